@@ -1,0 +1,107 @@
+"""The two things that the round needs from outside: a runtime that computes logits, drafters that propose.
+
+Both are protocols, so that the core knows no library; `runtimes/` and `drafters/` implement them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .draft import Draft
+
+Logits = NDArray[np.float32]
+"""Rows of raw logits, float32 (n_rows, n_vocab)."""
+
+Choose = Callable[[Logits, Sequence[int]], int]
+"""Picks the next token of a sequence from a raw row (n_vocab,) and the tokens drafted since its last commit."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one sequence puts into a pass: `tokens` at the positions from `start` on.
+
+    The cache holds exactly the positions below `start` of `seq` before the pass, and `start + len(tokens) +
+    n_padding` after it. Logits are computed for the last `n_outputs` tokens. Padding follows the tokens at the
+    next positions, only to make the pass wider: no output is asked of it.
+    """
+
+    seq: int
+    tokens: Sequence[int]
+    start: int
+    n_outputs: int
+    n_padding: int = 0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The result of one forward call.
+
+    logits: for each `Rows` asked, float32 (n_outputs, n_vocab): views into the library's memory, valid until
+            the runtime's next call.
+    widths: the numbers of tokens that were really computed together, one for each pass of the library.
+    """
+
+    logits: tuple[Logits, ...]
+    widths: tuple[int, ...]
+
+
+class Runtime(Protocol):
+    """Computes logits over the KV cache of several sequences, numbered 0 … n_seq_max − 1.
+
+    Between calls the cache of a sequence holds a prefix of its tokens. `max_rollback` is the number of rows that
+    `keep` may drop from the end at once: None for any number, 0 for an architecture that cannot go back (then
+    only `keep(seq, 0)` works).
+    """
+
+    n_vocab: int
+    n_ctx: int
+    n_seq_max: int
+    n_batch: int
+    max_rollback: int | None
+
+    def forward(self, rows: Sequence[Rows]) -> Pass:
+        """Computes the rows and appends them to the caches of their sequences.
+
+        Raises RuntimeLibraryError if the library fails, KeyboardInterrupt if the user interrupts a long pass;
+        the caches then hold no more than what `start` said of them, and can be used again.
+        """
+
+    def keep(self, seq: int, n_tokens: int) -> None:
+        """Keeps the first `n_tokens` positions of a sequence's cache and drops the rest."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How far a drafter may go: at most `max_tokens`; a token whose survival is below `min_survival` won't pay."""
+
+    max_tokens: int
+    min_survival: float = 0.0
+
+
+class Drafter(Protocol):
+    """Proposes what may follow a sequence. Keeps a state of its own for each sequence; never touches the target.
+
+    Every drafter observes every committed token, whoever proposed it, so that its state is that of the text.
+    """
+
+    name: str
+
+    def begin(self, seq: int, tokens: Sequence[int]) -> None:
+        """Starts (or starts afresh) the sequence `seq` with the tokens that were read."""
+
+    def propose(self, seq: int, budget: Budget, choose: Choose) -> Draft:
+        """A draft of at most `budget.max_tokens`, empty where there is nothing to say. Commits nothing.
+
+        `choose` picks tokens as the target would, given logits; a drafter without logits has no use for it.
+        """
+
+    def observe(self, seq: int, tokens: Sequence[int]) -> None:
+        """Appends committed tokens to the sequence."""
+
+    def end(self, seq: int) -> None:
+        """Forgets the sequence."""
