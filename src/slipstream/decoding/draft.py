@@ -40,10 +40,15 @@ class Draft:
     def is_chain(self) -> bool:
         return bool(np.array_equal(self.parents, np.arange(-1, len(self) - 1)))
 
-    def take(self, n: int) -> Draft:
-        """The first `n` tokens; what remains is a tree, since parents stand before their children."""
-        q = None if self.q is None else self.q[:n]
-        return Draft(self.tokens[:n], self.parents[:n], self.survival[:n], q)
+    def select(self, nodes: Sequence[int]) -> Draft:
+        """The draft of these nodes alone (ascending indices); the parent of each must be among them or `ROOT`."""
+        if len(nodes) == len(self):
+            return self
+        index = np.asarray(nodes, dtype=np.intp)
+        place = np.full(len(self) + 1, ROOT, dtype=np.int32)  # the last entry is that of ROOT itself
+        place[index] = np.arange(len(index), dtype=np.int32)
+        q = None if self.q is None else self.q[index]
+        return Draft(self.tokens[index], place[self.parents[index]], self.survival[index], q)
 
     def children(self, node: int) -> list[int]:
         """Indices of the tokens whose parent is `node`, in the draft's order."""

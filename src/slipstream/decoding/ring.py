@@ -1,0 +1,170 @@
+"""The round: draft → forward → verify → commit, for any number of sequences in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from .control import Control
+from .cost import Clock
+from .draft import EMPTY, Draft
+from .protocols import Drafter, Pass, Rows, Runtime
+from .sampling import Sampler
+from .statistics import Round
+from .verify import Verdict, verify
+
+
+@dataclass
+class SequenceState:
+    """One text in the making. Between rounds the runtime's cache holds all of `tokens` but the last.
+
+    limit: the number of tokens, prompt included, at which the text ends. `is_end` tells tokens that end it.
+    """
+
+    seq: int
+    sampler: Sampler
+    is_end: Callable[[int], bool]
+    limit: int
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        return len(self.tokens) >= self.limit or self.is_end(self.tokens[-1])
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    draft: Draft
+    drafter: str
+    asked: tuple[tuple[str, Draft, float], ...]
+    """Everyone who was asked: name, draft, seconds."""
+
+
+class Ring:
+    """Runs rounds over one runtime. Drafters are asked in the order given, the free ones first."""
+
+    def __init__(
+        self, runtime: Runtime, drafters: Sequence[Drafter], control: Control, clock: Clock, speculate: bool = True
+    ) -> None:
+        self.runtime = runtime
+        self.drafters = drafters if speculate and runtime.max_rollback != 0 else ()
+        self.control = control
+        self.clock = clock
+
+    def begin(self, state: SequenceState, prompt: Sequence[int], n_cached: int) -> Round:
+        """Reads the prompt behind the `n_cached` tokens that the cache already holds, and chooses the first token.
+
+        Raises KeyboardInterrupt between or within passes; the cache then holds a prefix of the prompt or nothing.
+        """
+        began = self.clock()
+        self.runtime.keep(state.seq, n_cached)
+        for start in range(n_cached, len(prompt), self.runtime.n_batch):
+            chunk = prompt[start : start + self.runtime.n_batch]
+            is_last = start + len(chunk) == len(prompt)
+            result = self.runtime.forward([Rows(state.seq, chunk, start, int(is_last))])
+        passed = self.clock()
+        state.tokens = list(prompt)
+        token = state.sampler.bind(state.tokens)(result.logits[0][0], ())
+        state.tokens.append(token)
+        for drafter in self.drafters:
+            drafter.begin(state.seq, state.tokens)
+        took = self.clock() - began
+        return Round(state.seq, (token,), 0, 0, "", result.widths[-1], len(prompt), 0.0, passed - began, took)
+
+    def step(self, live: Sequence[SequenceState]) -> list[Round]:
+        """One round for every sequence given, none of which may have ended; one pass of the target."""
+        began = self.clock()
+        proposals = [self._draft(state, len(live)) for state in live]
+        drafts, rows = self._plan(live, [p.draft for p in proposals])
+        drafted = self.clock()
+        try:
+            result = self.runtime.forward(rows)
+            passed = self.clock()
+            verdicts = [
+                verify(draft, logits, state.sampler.bind(state.tokens))
+                for state, draft, logits in zip(live, drafts, result.logits, strict=True)
+            ]
+        except BaseException:
+            for state in live:
+                self.runtime.keep(state.seq, len(state.tokens) - 1)
+            raise
+        times = began, drafted, passed
+        rounds = [
+            self._commit(state, proposal, draft, verdict, result, times)
+            for state, proposal, draft, verdict in zip(live, proposals, drafts, verdicts, strict=True)
+        ]
+        self.control.done(result.widths, passed - drafted, self.clock() - began)
+        return rounds
+
+    def _draft(self, state: SequenceState, n_live: int) -> _Proposal:
+        """The most promising draft for a sequence; later drafters are asked only where control sees a gain."""
+        room = self._room(state) // n_live if self.runtime.max_rollback is not None else self._room(state)
+        best, author = EMPTY, ""
+        asked: list[tuple[str, Draft, float]] = []
+        choose = state.sampler.bind(state.tokens)
+        for drafter in self.drafters:
+            budget = self.control.budget(drafter.name, room, best)
+            if budget is None:
+                continue
+            began = self.clock()
+            draft = drafter.propose(state.seq, budget, choose)
+            seconds = self.clock() - began
+            self.control.asked(drafter.name, seconds)
+            asked.append((drafter.name, draft, seconds))
+            if len(draft) and (not len(best) or self.control.rate([draft]) > self.control.rate([best])):
+                best, author = draft, drafter.name
+        return _Proposal(best, author, tuple(asked))
+
+    def _room(self, state: SequenceState) -> int:
+        """Tokens that a draft may have: the bonus token comes on top, and the cache must be able to drop them."""
+        room = min(state.limit, self.runtime.n_ctx) - len(state.tokens) - 1
+        return room if self.runtime.max_rollback is None else min(room, self.runtime.max_rollback)
+
+    def _plan(self, live: Sequence[SequenceState], drafts: Sequence[Draft]) -> tuple[list[Draft], list[Rows]]:
+        assert all(draft.is_chain for draft in drafts), "the cache of a sequence holds one line of tokens"
+        plan = self.control.plan(drafts, self.runtime.n_batch)
+        chosen = [draft.select(nodes) for draft, nodes in zip(drafts, plan.nodes, strict=True)]
+        padding = plan.width - len(live) - sum(map(len, chosen))
+        rows = []
+        for state, draft in zip(live, chosen, strict=True):
+            # Padding is a sequence's own tail: it must fit its context and what its cache can drop again.
+            free = self.runtime.n_ctx - len(state.tokens) - len(draft)
+            if self.runtime.max_rollback is not None:
+                free = min(free, self.runtime.max_rollback - len(draft))
+            pad = max(0, min(padding, free))
+            padding -= pad
+            tokens = [state.tokens[-1], *draft.tokens.tolist()]
+            rows.append(Rows(state.seq, tokens, len(state.tokens) - 1, len(tokens), pad))
+        return chosen, rows
+
+    def _commit(
+        self,
+        state: SequenceState,
+        proposal: _Proposal,
+        draft: Draft,
+        verdict: Verdict,
+        result: Pass,
+        times: tuple[float, float, float],
+    ) -> Round:
+        """The only place that changes a text: cache, history, drafters, estimates, in this order."""
+        began, drafted, passed = times
+        n_context = len(state.tokens)
+        tokens, accepted = self._until_end(state, verdict)
+        self.runtime.keep(state.seq, n_context + len(tokens) - 1)
+        state.tokens += tokens
+        for drafter in self.drafters:
+            drafter.observe(state.seq, tokens)
+        total = self.clock() - began
+        width = sum(result.widths)
+        for name, proposed, seconds in proposal.asked:
+            gained = 1.0 + accepted if name == proposal.drafter else 1.0 + float(proposed.survival.sum())
+            self.control.learn(name, gained, seconds, passed - drafted)
+        author = proposal.drafter if len(draft) else ""
+        return Round(
+            state.seq, tokens, len(draft), accepted, author, width, n_context, drafted - began, passed - drafted, total
+        )
+
+    def _until_end(self, state: SequenceState, verdict: Verdict) -> tuple[tuple[int, ...], int]:
+        """The tokens up to the first that ends the text, and how many of them are accepted ones."""
+        n = next((i + 1 for i, t in enumerate(verdict.tokens) if state.is_end(t)), len(verdict.tokens))
+        return tuple(verdict.tokens[:n]), min(len(verdict.accepted), n)

@@ -1,0 +1,126 @@
+"""The model drafter: a smaller model of the same vocabulary writes ahead, and stops where it is no longer sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..decoding.acceptance import Acceptance
+from ..decoding.draft import EMPTY, Draft, chain
+from ..decoding.protocols import Budget, Choose, Logits, Rows, Runtime
+
+N_BANDS = 10
+PRIORS = tuple((band + 0.5) / N_BANDS for band in range(N_BANDS))
+"""Before anything is known, the target is taken to agree as often as the draft is sure of its token."""
+PRIOR_WEIGHT = 4.0
+
+
+@dataclass
+class _Text:
+    """tokens: the committed ones; n_cached: rows in the draft's cache that are right for them.
+
+    proposed and bands: what was drafted last and how sure the model was; observed once, then empty.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    n_cached: int = 0
+    proposed: list[int] = field(default_factory=list)
+    bands: list[int] = field(default_factory=list)
+
+
+class ModelDrafter:
+    """Implements `decoding.protocols.Drafter` over a runtime of its own, whose cache nobody else touches.
+
+    It picks its tokens by the target's own rule (`choose`), with the same noise above temperature 0, so that it
+    agrees with the target as often as it can.
+    """
+
+    name = "model"
+
+    def __init__(self, runtime: Runtime, n_vocab: int) -> None:
+        """`n_vocab` is the target's: padding tokens at the end may make the two differ."""
+        assert runtime.max_rollback != 0, "a draft must be able to go back"
+        self.runtime = runtime
+        self.acceptance = Acceptance(PRIORS, PRIOR_WEIGHT)
+        self._n_vocab = n_vocab
+        self._texts: dict[int, _Text] = {}
+
+    def begin(self, seq: int, tokens: Sequence[int]) -> None:
+        old = self._texts.get(seq, _Text())
+        same = 0
+        while same < min(old.n_cached, len(tokens)) and old.tokens[same] == tokens[same]:
+            same += 1
+        dropped = old.n_cached - same
+        if self.runtime.max_rollback is not None and dropped > self.runtime.max_rollback:
+            same = 0
+        self.runtime.keep(seq, same)
+        self._texts[seq] = _Text(list(tokens), same)
+
+    def propose(self, seq: int, budget: Budget, choose: Choose) -> Draft:
+        text = self._texts[seq]
+        text.proposed, text.bands = [], []
+        room = self.runtime.n_ctx - len(text.tokens)
+        if self.runtime.max_rollback is not None:
+            room = min(room, self.runtime.max_rollback)
+        n_max = min(budget.max_tokens, room)
+        if n_max < 1:
+            return EMPTY
+        survival: list[float] = []
+        alive = 1.0
+        row = self._catch_up(seq, text)
+        while True:
+            token = choose(row, text.proposed)
+            band = min(int(_probability(row, token) * N_BANDS), N_BANDS - 1)
+            alive *= self.acceptance.rates[band]
+            text.bands.append(band)
+            text.proposed.append(token)
+            if alive < budget.min_survival:
+                break
+            survival.append(alive)
+            if len(survival) == n_max:
+                break
+            row = self._forward(seq, [token], len(text.tokens) + len(survival) - 1)
+        return chain(text.proposed[: len(survival)], survival)
+
+    def observe(self, seq: int, tokens: Sequence[int]) -> None:
+        text = self._texts[seq]
+        agreed = 0
+        for mine, true, band in zip(text.proposed, tokens, text.bands, strict=False):
+            self.acceptance.learn(band, mine == true)
+            if mine != true:
+                break
+            agreed += 1
+        if text.proposed:
+            # The last proposed token was never computed; those that the text did not take are dropped.
+            text.n_cached = len(text.tokens) + min(agreed, len(text.proposed) - 1)
+            self.runtime.keep(seq, text.n_cached)
+        text.tokens += tokens
+        text.proposed, text.bands = [], []
+
+    def end(self, seq: int) -> None:
+        if self._texts.pop(seq, None) is not None:
+            self.runtime.keep(seq, 0)
+
+    def _catch_up(self, seq: int, text: _Text) -> Logits:
+        """Reads what was committed since the last draft; returns the row after the last token."""
+        self.runtime.keep(seq, text.n_cached)
+        while True:
+            chunk = text.tokens[text.n_cached : text.n_cached + self.runtime.n_batch]
+            row = self._forward(seq, chunk, text.n_cached)
+            text.n_cached += len(chunk)
+            if text.n_cached == len(text.tokens):
+                return row
+
+    def _forward(self, seq: int, tokens: Sequence[int], start: int) -> Logits:
+        row = self.runtime.forward([Rows(seq, tokens, start, 1)]).logits[0][0]
+        missing = self._n_vocab - len(row)
+        if missing > 0:
+            return np.concatenate([row, np.full(missing, -np.inf, dtype=np.float32)])
+        return row[: self._n_vocab]
+
+
+def _probability(row: Logits, token: int) -> float:
+    """The model's own probability of the token, at temperature 1."""
+    return float(1.0 / np.exp(np.minimum(row - row[token], 80.0)).sum(dtype=np.float64))

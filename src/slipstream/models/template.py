@@ -1,0 +1,151 @@
+"""Chat templates: from messages to the prompt text, as the model's maker wrote it in Jinja.
+
+Rendered in jinja2's immutable sandbox with what templates expect of transformers. What the sandbox
+leaves open, numbers and texts that grow by * and **, is bounded here too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from slipstream.errors import TemplateError
+from slipstream.models.gguf import GGUF
+
+_MAX_NUMBER: Final = 1 << 64
+_MAX_EXPONENT: Final = 64
+_MAX_LENGTH: Final = 1 << 20
+_HINT: Final = "Use --template FILE with another template, or --raw for none."
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template's source, with the texts of the tokens that begin and end a text."""
+
+    source: str
+    bos: str = ""
+    eos: str = ""
+
+    @classmethod
+    def of(cls, gguf: GGUF, name: str = "default") -> ChatTemplate:
+        """The template in a model's file (read with its arrays). Raises TemplateError if there is none."""
+        templates = gguf.chat_templates
+        if name not in templates:
+            others = f" of that name, but: {', '.join(templates)}" if templates else ""
+            raise TemplateError(f"{gguf.path.name} holds no chat template{others}.", _HINT)
+        return cls(templates[name], gguf.token_text(gguf.bos_id), gguf.token_text(gguf.eos_id))
+
+    @property
+    def knows_thinking(self) -> bool:
+        """Whether the template can be told to think or not."""
+        return re.search(r"\b(enable_)?thinking\b", self.source) is not None
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        enable_thinking: bool | None = None,
+        **extra: object,
+    ) -> str:
+        """The prompt's text. Messages have a role and a content. Raises TemplateError."""
+        values: dict[str, object] = {"tools": None, "documents": None}
+        if enable_thinking is not None:
+            values |= {"enable_thinking": enable_thinking, "thinking": enable_thinking}
+        values |= {"bos_token": self.bos, "eos_token": self.eos} | extra
+        values |= {"messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt}
+        try:
+            return self._compiled.render(values)
+        except _Refusal as error:
+            raise TemplateError(f"The chat template refuses: {_one_line(error)}", "") from None
+        except Exception as error:  # a template can raise whatever Python can
+            raise _broken(error, _line_of(error)) from error
+
+    @cached_property
+    def _compiled(self) -> jinja2.Template:
+        try:
+            return _environment().from_string(self.source)
+        except jinja2.TemplateSyntaxError as error:
+            raise _broken(error, error.lineno) from error
+        except Exception as error:  # such as RecursionError
+            raise _broken(error, None) from error
+
+
+class _Refusal(jinja2.TemplateError):
+    """Raised by the template itself, about the messages."""
+
+
+class _Bounded(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        numbers = [abs(value) for value in (left, right) if isinstance(value, int | float)]
+        length = sum(len(value) for value in (left, right) if not isinstance(value, int | float))
+        number = max(numbers, default=0)
+        exponent = numbers[-1] if operator == "**" and numbers else 0
+        if number > _MAX_NUMBER or exponent > _MAX_EXPONENT or length * number > _MAX_LENGTH:
+            raise jinja2.exceptions.SecurityError(f"{operator} would grow too large")
+        return super().call_binop(context, operator, left, right)
+
+
+class _Generation(Extension):
+    """{% generation %}: marks what the assistant says, for training. Here only its body counts."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> jinja2.Environment:
+    environment = _Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _refuse(message: str) -> str:
+    raise _Refusal(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().strftime(layout)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike jinja2's own, it keeps <, > and & as they are."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _line_of(error: Exception) -> int | None:
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == "<template>"]
+    return lines[-1] if lines else None
+
+
+def _broken(error: Exception, line: int | None) -> TemplateError:
+    where = f" at line {line}" if line is not None else ""
+    return TemplateError(f"The chat template fails{where}: {_one_line(error)}.", _HINT)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
