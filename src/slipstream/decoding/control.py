@@ -17,7 +17,7 @@ from .protocols import Budget
 FLOOR = 0.02
 """A token less likely than this is never worth looking at, even where a wider pass is as cheap."""
 
-PRIOR_ACCEPTANCE = 0.6
+PRIOR_ACCEPTANCE = 0.7
 PRIOR_ASKS = 3.0
 ASKS_REMEMBERED = 30.0
 PROBE_SHARE = 0.01

@@ -17,12 +17,12 @@ MAX_WIDTH = 33
 PROBE_ORDER = (1, 2, 4, 3, 8, 6, 5, 16, 7, 12, 10, 32, 24, 9, 20, 14)
 """The widths that matter most come first: the probe stops when its time is up."""
 
-PREFIX = 32
+PREFIX = 8
 WORTH_PADDING = 0.97
 """A wider pass must be cheaper by more than the noise of its measurement."""
 
-SCALE_STEP = 0.1
-SHAPE_STEP = 0.1
+SCALE_STEP = 0.2
+SHAPE_STEP = 0.05
 CLIP = math.log(1.25)
 """A single pass moves an estimate by no more than a step of this: an interrupted one must not mislead."""
 
