@@ -32,7 +32,10 @@ def test_the_length_is_the_one_with_the_most_expected_tokens_a_second():
     cost = CostCurve(DEAR)
     for acceptance in (0.3, 0.5, 0.7, 0.8, 0.9, 0.97):
         proposal = draft(acceptance, 31)
-        rate = [(1 + proposal.survival[:n].sum()) / min(map(cost.time, (n + 1, cost.cheapest(n + 1, 99)))) for n in range(32)]
+        rate = [
+            (1 + proposal.survival[:n].sum()) / min(map(cost.time, (n + 1, cost.cheapest(n + 1, 99))))
+            for n in range(32)
+        ]
         assert length(Control(CostCurve(DEAR)), proposal) == int(np.argmax(rate))
 
 

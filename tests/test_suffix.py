@@ -29,7 +29,7 @@ def test_the_longest_repeated_suffix_is_found(text):
     automaton = SuffixAutomaton()
     for token in text:
         automaton.append(token)
-    longest = max((n for n in range(len(text)) if len(occurrences(text, text[len(text) - n :])) > 1 or n == 0))
+    longest = max(n for n in range(len(text)) if len(occurrences(text, text[len(text) - n :])) > 1 or n == 0)
     assert automaton.length[automaton.longest_repeated_suffix()] == longest
 
 

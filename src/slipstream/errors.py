@@ -1,12 +1,12 @@
 """What can go wrong for a user: one tree of exceptions, each with what to do about it.
 
-    SlipstreamError
-    ├── InputError        an argument or a prompt is out of range            (also a ValueError)
-    ├── ModelError        a model file is missing, damaged or of no use here
-    │   └── PairError     target and draft do not fit together
-    ├── TemplateError     a chat template cannot be rendered
-    ├── DownloadError     a model cannot be fetched
-    └── RuntimeLibraryError   the llama.cpp build is missing, of another release, or refused a call
+SlipstreamError
+├── InputError        an argument or a prompt is out of range            (also a ValueError)
+├── ModelError        a model file is missing, damaged or of no use here
+│   └── PairError     target and draft do not fit together
+├── TemplateError     a chat template cannot be rendered
+├── DownloadError     a model cannot be fetched
+└── RuntimeLibraryError   the llama.cpp build is missing, of another release, or refused a call
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -50,6 +49,11 @@ class Statistics:
     by_drafter: dict[str, list[int]] = field(default_factory=dict)
     reached: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
+
+    def first(self, seconds: float) -> None:
+        """Counts the first token, which came `seconds` after the request."""
+        self.n_tokens += 1
+        self.ttft_s = seconds
 
     def add(self, done: Round, plain_token_s: float) -> None:
         """Counts a round; `plain_token_s` is what one token of plain decoding would cost now."""
@@ -112,28 +116,7 @@ class Statistics:
         }
 
 
-def total(parts: Iterable[Statistics]) -> Statistics:
-    """The sums over several answers; the time to first token is that of the last."""
-    whole = Statistics()
-    for part in parts:
-        for name in ("n_prompt", "n_cached", "n_tokens", "n_rounds", "n_drafted", "n_accepted", "n_decoded"):
-            setattr(whole, name, getattr(whole, name) + getattr(part, name))
-        whole.decode_s += part.decode_s
-        whole.plain_s += part.plain_s
-        whole.ttft_s = part.ttft_s
-        for drafter, counts in part.by_drafter.items():
-            mine = whole.by_drafter.setdefault(drafter, [0, 0])
-            mine[:] = [a + b for a, b in zip(mine, counts, strict=True)]
-        whole.reached, whole.accepted = _add(whole.reached, part.reached), _add(whole.accepted, part.accepted)
-    return whole
-
-
 def _count(histogram: list[int], n: int) -> None:
     histogram.extend([0] * (n - len(histogram)))
     for i in range(n):
         histogram[i] += 1
-
-
-def _add(a: list[int], b: list[int]) -> list[int]:
-    n = max(len(a), len(b))
-    return [x + y for x, y in zip(a + [0] * (n - len(a)), b + [0] * (n - len(b)), strict=True)]

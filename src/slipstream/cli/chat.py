@@ -1,0 +1,104 @@
+"""`slipstream chat`: a conversation that keeps its KV cache."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from slipstream.cli import options
+from slipstream.errors import InputError, TemplateError
+
+if TYPE_CHECKING:
+    from slipstream.decoding.sampling import Sampling
+    from slipstream.llm import LLM
+
+
+def chat(
+    model: options.Model,
+    system: options.System = None,
+    template: options.Template = None,
+    think: options.Think = None,
+    stats: options.Stats = False,
+    show_drafts: options.ShowDrafts = False,
+    draft: options.Draft = "auto",
+    ctx: options.Ctx = None,
+    threads: options.Threads = None,
+    batch: options.Batch = 512,
+    gpu_layers: options.GpuLayers = -1,
+    device: options.Device = None,
+    draft_gpu_layers: options.DraftGpuLayers = None,
+    draft_device: options.DraftDevice = None,
+    cache_type_k: options.CacheTypeK = "f16",
+    cache_type_v: options.CacheTypeV = "f16",
+    flash_attn: options.FlashAttention = "auto",
+    yes: options.Yes = False,
+    temperature: options.Temperature = 0.8,
+    top_k: options.TopK = 40,
+    top_p: options.TopP = 0.95,
+    min_p: options.MinP = 0.05,
+    repeat_penalty: options.RepeatPenalty = 1.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    repeat_last_n: options.RepeatLastN = 64,
+    logit_bias: options.LogitBias = None,
+    seed: options.Seed = -1,
+    max_tokens: options.MaxTokens = -1,
+    stop: options.Stop = None,
+) -> None:
+    """Talk with a model; an empty line or Ctrl-D ends the conversation, Ctrl-C an answer."""
+    sampling = options.sampling(
+        temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
+        logit_bias, seed,
+    )  # fmt: skip
+    n_max = options.max_tokens(max_tokens)
+    with options.open_model(
+        model, draft, ctx, threads, batch, gpu_layers, device, draft_gpu_layers, draft_device, cache_type_k,
+        cache_type_v, flash_attn, template, think, yes,
+    ) as llm:  # fmt: skip
+        if llm.template is None:
+            raise TemplateError("This model has no chat template.", "Give one with --template FILE.")
+        messages = [{"role": "system", "content": system}] if system else []
+        while True:
+            line = _ask()
+            if not line:
+                return
+            _turn(llm, messages, line, sampling, n_max, stop or [], think, stats, show_drafts)
+
+
+def _ask() -> str:
+    """The next line of the person; empty at the end of the conversation."""
+    try:
+        if not sys.stdin.isatty():
+            return sys.stdin.readline().strip()
+        return input("> ").strip()
+    except (EOFError, KeyboardInterrupt):
+        return ""
+    except UnicodeDecodeError:
+        raise InputError("The line is not UTF-8 text.", "Set the terminal to UTF-8.") from None
+
+
+def _turn(
+    llm: LLM,
+    messages: list[dict[str, str]],
+    line: str,
+    sampling: Sampling,
+    n_max: int | None,
+    stop: list[str],
+    think: bool | None,
+    stats: bool,
+    show_drafts: bool,
+) -> None:
+    from slipstream.cli.answer import show
+
+    messages.append({"role": "user", "content": line})
+    try:
+        generation = llm.stream(messages, sampling, n_max, stop, think)
+    except InputError as error:
+        # The conversation has outgrown the context: the person decides what to do, and nothing is lost.
+        typer.echo(f"slipstream: {error}", err=True)
+        messages.pop()
+        return
+    completion = show(generation, stats, show_drafts)
+    messages.append({"role": "assistant", "content": completion.text})

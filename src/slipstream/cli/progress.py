@@ -1,0 +1,35 @@
+"""What a person sees while a model loads: a bar on standard error, and a question before a download."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+
+
+@contextmanager
+def loading() -> Iterator[tuple[Callable[[str, float], None], Callable[[str], bool]]]:
+    """Gives (progress, confirm) as `slipstream.load` takes them; the bar is gone when the block ends."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("loading", total=1.0)
+
+    def progress(doing: str, done: float) -> None:
+        bar.update(task, description=doing, completed=done)
+
+    def confirm(question: str) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        bar.stop()
+        try:
+            return typer.confirm(question, default=True, err=True)
+        finally:
+            bar.start()
+
+    with bar:
+        yield progress, confirm

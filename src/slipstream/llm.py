@@ -1,0 +1,344 @@
+"""Puts a target, drafters and control together: `load` a model, `generate` or `stream` an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from . import estimates
+from .decoding.control import Control
+from .decoding.cost import MAX_WIDTH, CostCurve, measure
+from .decoding.protocols import Drafter
+from .decoding.ring import Ring, SequenceState
+from .decoding.sampling import Sampler, Sampling
+from .decoding.statistics import Round, Statistics
+from .drafters.model import ModelDrafter
+from .drafters.suffix import SuffixDrafter
+from .errors import InputError, PairError
+from .models.gguf import GGUF, read_gguf
+from .models.pairing import same_vocabulary
+from .models.resolve import Confirm, resolve
+from .models.template import ChatTemplate
+from .runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntime, ModelOptions
+from .text import Piece, TextStream
+
+Messages = Sequence[Mapping[str, str]]
+"""A conversation: messages with a `role` (system, user, assistant) and a `content`."""
+
+Progress = Callable[[str, float], None]
+"""Told what is being done, and which fraction of it is."""
+
+FinishReason = Literal["stop", "length", "interrupted"]
+
+PROBE_S = 3.0
+PROBE_TEXT = (
+    "The quick brown fox jumps over the lazy dog. In 1984 the river rose by 3.7 metres and flooded the old town; "
+    "nobody was hurt. def area(width, height): return width * height  # in square metres. What does the function "
+    "return for 3 and 4? It returns 12, since three times four is twelve."
+)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished answer.
+
+    text: the answer. tokens: its token ids, the one that ended it included. finish_reason: "stop" (the model or a
+    stop string ended it), "length" (`max_tokens` or the context is used up) or "interrupted".
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    statistics: Statistics
+
+
+class Generation:
+    """An answer in the making: iterate over it for its `Piece`s as they are accepted.
+
+    `statistics`, `tokens` and `text` are up to date at each piece; `finish_reason` is None until the end. Leaving
+    the loop early, or calling `close`, ends the answer as "interrupted" and leaves the model ready for the next.
+    """
+
+    def __init__(self, rounds: Iterator[tuple[Round, list[Piece]]], statistics: Statistics) -> None:
+        self.statistics = statistics
+        self.tokens: list[int] = []
+        self.text = ""
+        self.finish_reason: FinishReason | None = None
+        self._rounds = rounds
+
+    def __iter__(self) -> Iterator[Piece]:
+        try:
+            for _, pieces in self._rounds:
+                for piece in pieces:
+                    self.text += piece.text
+                    yield piece
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if isinstance(self._rounds, Iterator) and hasattr(self._rounds, "close"):
+            self._rounds.close()
+        if self.finish_reason is None:
+            self.finish_reason = "interrupted"
+
+    def completion(self) -> Completion:
+        """The answer so far, finished or not."""
+        return Completion(self.text, tuple(self.tokens), self.finish_reason or "interrupted", self.statistics)
+
+
+class LLM:
+    """A loaded model with its drafters. One answer at a time; the KV cache serves the next one where texts agree.
+
+    Not thread-safe. Close it, or use it as a context manager, to free the memory.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        runtime: LlamaRuntime,
+        control: Control,
+        drafters: Sequence[Drafter],
+        template: ChatTemplate | None,
+        draft: tuple[LlamaModel, LlamaRuntime] | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.tokenizer = model.tokenizer
+        self.template = template
+        self.control = control
+        self.drafters = tuple(drafters)
+        self.speculates = bool(drafters) and runtime.max_rollback != 0
+        self._owned = [runtime, model] if draft is None else [draft[1], draft[0], runtime, model]
+        self._cached: list[int] = []
+        self._busy: Generation | None = None
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the models; harmless when done twice."""
+        for thing in self._owned:
+            thing.close()
+
+    def prompt_tokens(self, prompt: str | Messages, think: bool | None = None) -> list[int]:
+        """Token ids of a prompt: a text as it is, or messages through the model's chat template.
+
+        Raises TemplateError if the template can't be rendered, or there is none.
+        """
+        if isinstance(prompt, str):
+            return self.tokenizer.tokenize(prompt, add_special=True, parse_special=True)
+        if self.template is None:
+            raise InputError("This model has no chat template.", "Give a text, or load with template=...")
+        text = self.template.render(prompt, enable_thinking=think)
+        if self.tokenizer.add_bos and self.template.bos and text.startswith(self.template.bos):
+            text = text[len(self.template.bos) :]
+        return self.tokenizer.tokenize(text, add_special=True, parse_special=True)
+
+    def generate(
+        self,
+        prompt: str | Messages,
+        sampling: Sampling | None = None,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        think: bool | None = None,
+        speculate: bool = True,
+    ) -> Completion:
+        """The whole answer; parameters and errors as for `stream`."""
+        generation = self.stream(prompt, sampling, max_tokens, stop, think, speculate)
+        for _ in generation:
+            pass
+        return generation.completion()
+
+    def stream(
+        self,
+        prompt: str | Messages,
+        sampling: Sampling | None = None,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        think: bool | None = None,
+        speculate: bool = True,
+        ignore_end: bool = False,
+    ) -> Generation:
+        """Starts an answer.
+
+        prompt: a text, or messages for the chat template. sampling: `Sampling()` unless given. max_tokens: None for
+        as many as the context holds. stop: strings that end the answer and are not part of it. think: passed to
+        templates that know it. speculate: False for plain decoding. ignore_end: goes on behind the end-of-text
+        token, for measurements.
+
+        Raises InputError if the prompt is empty or leaves no room in the context, or an option is out of range.
+        """
+        began = time.perf_counter()
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"max_tokens is {max_tokens}.", "It must be 1 or more.")
+        if any(not s for s in stop):
+            raise InputError("A stop string is empty.", "Give at least one character.")
+        if self._busy is not None:
+            self._busy.close()
+        tokens = self.prompt_tokens(prompt, think)
+        self._check_length(tokens)
+        sampler = Sampler(sampling or Sampling(), self.runtime.n_vocab)
+        limit = self.runtime.n_ctx if max_tokens is None else min(self.runtime.n_ctx, len(tokens) + max_tokens)
+        is_end = (lambda token: False) if ignore_end else self.tokenizer.is_eog
+        state = SequenceState(0, sampler, is_end, limit)
+        text = TextStream(stop)
+        ring = Ring(self.runtime, self.drafters if speculate else (), self.control, time.perf_counter)
+        statistics = Statistics(n_prompt=len(tokens))
+        generation = Generation(iter(()), statistics)
+        generation._rounds = self._run(generation, ring, state, tokens, text, began)
+        self._busy = generation
+        return generation
+
+    def _run(
+        self,
+        generation: Generation,
+        ring: Ring,
+        state: SequenceState,
+        prompt: list[int],
+        text: TextStream,
+        began: float,
+    ) -> Iterator[tuple[Round, list[Piece]]]:
+        statistics = generation.statistics
+        cached, self._cached = self._cached, []
+        statistics.n_cached = self._reusable(cached, prompt)
+        try:
+            done = ring.begin(state, prompt, statistics.n_cached)
+            statistics.first(time.perf_counter() - began)
+            yield done, self._show(generation, done, state, text)
+            while not (state.ended or text.stopped):
+                (done,) = ring.step([state])
+                statistics.add(done, self.control.cost.time(1))
+                yield done, self._show(generation, done, state, text)
+            is_stop = text.stopped or state.is_end(state.tokens[-1])
+            generation.finish_reason = "stop" if is_stop else "length"
+            yield done, text.finish()
+        finally:
+            # The cache holds all tokens but the last; where a pass failed, nothing is known of it.
+            self._cached = state.tokens[:-1]
+            self._busy = None
+
+    def _show(self, generation: Generation, done: Round, state: SequenceState, text: TextStream) -> list[Piece]:
+        pieces: list[Piece] = []
+        for i, token in enumerate(done.tokens):
+            if text.stopped:
+                break
+            generation.tokens.append(token)
+            if not state.is_end(token):
+                pieces += text.push(self.tokenizer.piece(token), i < done.accepted)
+        return pieces
+
+    def _check_length(self, tokens: Sequence[int]) -> None:
+        if not tokens:
+            raise InputError("The prompt is empty.", "Give at least one character.")
+        if len(tokens) >= self.runtime.n_ctx:
+            raise InputError(
+                f"The prompt has {len(tokens)} tokens, and the context holds {self.runtime.n_ctx}, the answer included.",
+                "Shorten it, or load with a larger context (--ctx).",
+            )
+
+    def _reusable(self, cached: Sequence[int], prompt: Sequence[int]) -> int:
+        """Tokens at the beginning of the prompt that the KV cache holds already; the last one is always read."""
+        same = 0
+        while same < min(len(cached), len(prompt) - 1) and cached[same] == prompt[same]:
+            same += 1
+        depth = self.runtime.max_rollback
+        return same if depth is None or len(cached) - same <= depth else 0
+
+
+def load(
+    model: str | Path,
+    *,
+    draft: str | Path = "auto",
+    target_options: ModelOptions | None = None,
+    context_options: ContextOptions | None = None,
+    draft_options: ModelOptions | None = None,
+    template: str | None = None,
+    probe_s: float = PROBE_S,
+    confirm: Confirm = lambda question: True,
+    progress: Progress = lambda doing, done: None,
+) -> LLM:
+    """Loads a GGUF model and what drafts for it.
+
+    model: a path, "smollm2", "hf:org/repo[:quant or file]", or a name that `slipstream models` lists.
+    draft: "auto" or "suffix" (the suffix drafter, which needs no model), "off" (plain decoding), or a second model,
+    named as the first; the suffix drafter stays beside it.
+    target_options, draft_options: layers and devices of the two models. context_options: context length, threads,
+    batch, KV cache types, flash attention; see `slipstream.runtimes.llamacpp`.
+    template: a chat template (Jinja) instead of the model's own.
+    probe_s: seconds that measuring t(w) may take where it is not known yet.
+    confirm: asked before anything is downloaded. progress: told what is going on.
+
+    Raises ModelError, PairError, DownloadError, InputError, RuntimeLibraryError; see `slipstream.errors`.
+    """
+    path = resolve(str(model), confirm=confirm, progress=lambda done, of: progress("fetching", done / max(of, 1)))
+    gguf = read_gguf(path)
+    context = context_options or ContextOptions()
+    draft_path = None if str(draft) in ("auto", "suffix", "off") else resolve(str(draft), confirm=confirm)
+    if draft_path is not None:
+        _check_pair(gguf, read_gguf(draft_path))
+    speculate = str(draft) != "off"
+    context = context.with_rollback(MAX_WIDTH if speculate else 0)
+    opened: list[Any] = []
+    try:
+        progress("loading", 0.0)
+        target = LlamaModel(path, target_options or ModelOptions())
+        opened.append(target)
+        runtime = LlamaRuntime(target, context)
+        opened.append(runtime)
+        text = target.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False)
+        cost = _cost(path, target, runtime, text, probe_s if speculate else 0.0, progress)
+        drafters: list[Drafter] = [SuffixDrafter()] if speculate else []
+        token_s: dict[str, float] = {}
+        pair = None
+        if draft_path is not None:
+            small = LlamaModel(draft_path, draft_options or target_options or ModelOptions())
+            opened.append(small)
+            small_runtime = LlamaRuntime(small, context)
+            opened.append(small_runtime)
+            if small_runtime.max_rollback == 0:
+                raise PairError(
+                    f"{draft_path.name} cannot draft: its architecture cannot take tokens back.",
+                    "Choose a draft with attention only, or --draft suffix.",
+                )
+            pair = small, small_runtime
+            drafters.append(ModelDrafter(small_runtime, runtime.n_vocab))
+            token_s["model"] = _cost(draft_path, small, small_runtime, text, min(probe_s, 0.5), progress).time(1)
+        chat = ChatTemplate(template, gguf.token_text(gguf.bos_id), gguf.token_text(gguf.eos_id)) if template else None
+        if chat is None and gguf.chat_template:
+            chat = ChatTemplate.of(gguf)
+        return LLM(target, runtime, Control(cost, token_s), drafters, chat, pair)
+    except BaseException:
+        for thing in reversed(opened):
+            thing.close()
+        raise
+
+
+def _check_pair(target: GGUF, draft: GGUF) -> None:
+    reason = same_vocabulary(target, draft)
+    if reason is not None:
+        raise PairError(
+            f"{draft.path.name} cannot draft for {target.path.name}: {reason}.",
+            "Choose a draft of the same family, or --draft suffix, which needs none.",
+        )
+
+
+def _cost(
+    path: Path, model: LlamaModel, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, progress: Progress
+) -> CostCurve:
+    """The cost curve of a runtime: the stored one, or one measured now for `cap_s` seconds at most."""
+    status = path.stat()
+    key = {"model": str(path.resolve()), "size": status.st_size, "time": status.st_mtime_ns, **runtime.cost_key}
+    known = estimates.load_cost(key)
+    if known is not None:
+        return known
+    doing = f"measuring {path.name}"
+    curve = measure(runtime, text, time.perf_counter, cap_s, lambda done: progress(doing, done))
+    if cap_s > 0:
+        estimates.save_cost(key, curve)
+    return curve

@@ -1,0 +1,74 @@
+"""A GGUF model loaded by llama.cpp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from slipstream.errors import InputError, ModelError
+
+from .library import ffi, open_library, take_errors
+from .options import ModelOptions
+from .tokenizer import Tokenizer
+
+
+class LlamaModel:
+    """The weights and the vocabulary; several contexts may share them. Close the contexts first."""
+
+    def __init__(self, path: Path, options: ModelOptions | None = None) -> None:
+        """Loads the file. Raises ModelError if llama.cpp can't, InputError for an unknown device."""
+        self.lib = open_library()
+        self.path = path
+        self.options = options or ModelOptions()
+        params = self.lib.llama_model_default_params()
+        params.n_gpu_layers = self.options.n_gpu_layers
+        devices = _devices(self.lib, self.options.devices)
+        if devices is not None:
+            params.devices = devices
+        take_errors()
+        self.handle = self.lib.llama_model_load_from_file(str(path).encode(), params)
+        if self.handle == ffi.NULL:
+            reason = take_errors() or "llama.cpp gives no reason"
+            raise ModelError(
+                f"{path} cannot be loaded: {reason}.".replace("..", "."),
+                "Fetch the file again if it is damaged; a newer architecture needs a newer slipstream.",
+            )
+        self.tokenizer = Tokenizer(self.lib, self.handle)
+        self.n_ctx_train = int(self.lib.llama_model_n_ctx_train(self.handle))
+        self.is_recurrent = bool(
+            self.lib.llama_model_is_recurrent(self.handle) or self.lib.llama_model_is_hybrid(self.handle)
+        )
+        buffer = ffi.new("char[]", 256)
+        self.lib.llama_model_desc(self.handle, buffer, 256)
+        self.description = ffi.string(buffer).decode("utf-8", "replace")
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the model; harmless when done twice."""
+        if self.handle != ffi.NULL:
+            self.lib.llama_model_free(self.handle)
+            self.handle = ffi.NULL
+
+
+def device_names(lib: Any) -> list[str]:
+    """The devices that this build of llama.cpp sees."""
+    devices = map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count()))
+    return [ffi.string(lib.ggml_backend_dev_name(device)).decode() for device in devices]
+
+
+def _devices(lib: Any, names: tuple[str, ...]) -> Any:
+    """A null-terminated array of the devices, which must outlive the load; None for llama.cpp's own choice."""
+    if not names:
+        return None
+    found = [lib.ggml_backend_dev_by_name(name.encode()) for name in names]
+    for name, device in zip(names, found, strict=True):
+        if device == ffi.NULL:
+            known = ", ".join(device_names(lib))
+            raise InputError(f"--device {name} is not on this machine.", f"llama.cpp sees: {known}.")
+    return ffi.new("void *[]", [*found, ffi.NULL])
