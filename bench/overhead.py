@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +30,17 @@ N_VOCAB = 151_936
 N_DRAFT = 8
 PROMPT = list(range(512))
 
-OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-CASES: list[tuple[str, Sampling, float]] = [
+SOFTMAX = Sampling(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
+CASES: list[tuple[str, Sampling | None, float]] = [
+    ("(arg-max alone)", None, 0.3),
     ("greedy", Sampling(temperature=0), 0.3),
-    ("T 0.8, top-k 40", Sampling(**{**OFF, "top_k": 40}), 3.0),
-    ("T 0.8, top-p 0.95", Sampling(**{**OFF, "top_p": 0.95}), 3.0),
-    ("T 0.8", Sampling(**OFF), 9.0),
+    ("T 0.8, top-k 40", replace(SOFTMAX, top_k=40), 3.0),
+    ("T 0.8, top-p 0.95", replace(SOFTMAX, top_p=0.95), 3.0),
+    ("T 0.8", SOFTMAX, 9.0),
     ("llama.cpp's defaults", Sampling(), 3.0),
+    ("  and penalties", Sampling(repeat_penalty=1.1), 3.0),
 ]
-"""Name, options, goal in ms for a round of 9 rows."""
+"""Name, options (None: no round, only the arg-max of each row), goal in ms for a round of 9 rows."""
 
 
 def synthetic(sampler: Sampler, lift: float) -> tuple[NDArray[np.float32], Draft]:
@@ -66,6 +69,17 @@ def verification(sampling: Sampling, lift: float) -> Callable[[], None]:
     return round_
 
 
+def bare_argmax(lift: float) -> Callable[[], None]:
+    """The floor: what reading the rows costs."""
+    rows, _ = synthetic(Sampler(Sampling(temperature=0), N_VOCAB), lift)
+
+    def read() -> None:
+        for row in rows:
+            row.argmax()
+
+    return read
+
+
 def times_ms(work: Callable[[], None], n: int) -> list[float]:
     for _ in range(5):
         work()
@@ -85,7 +99,7 @@ def main() -> None:
     print(f"{'sampling':<22}{'rows':<8}{'median ms':>10}{'p90 ms':>10}{'goal ms':>10}")
     for name, sampling, goal in CASES:
         for rows, lift in ("lifted", 12.0), ("flat", 0.0):
-            times = times_ms(verification(sampling, lift), n)
+            times = times_ms(verification(sampling, lift) if sampling else bare_argmax(lift), n)
             median, p90 = statistics.median(times), statistics.quantiles(times, n=10)[-1]
             print(f"{name:<22}{rows:<8}{median:>10.3f}{p90:>10.3f}{goal:>10.1f}")
             results.append({"case": name, "rows": rows, "median_ms": median, "p90_ms": p90, "goal_ms": goal})

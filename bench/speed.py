@@ -90,9 +90,8 @@ def report(results: list[Result]) -> dict[str, float]:
     by_category: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_category[result.category].append(result)
-    print(
-        f"{'category':<14}{'prompts':>8}{'plain t/s':>11}{'slip t/s':>10}{'ratio':>7}{'95 %':>14}{'t/pass':>8}{'same':>7}"
-    )
+    heads = ("prompts", 8), ("plain t/s", 11), ("slip t/s", 10), ("ratio", 7), ("95 %", 14), ("t/pass", 8), ("same", 7)
+    print(f"{'category':<14}" + "".join(f"{name:>{size}}" for name, size in heads))
     ratios = {}
     for category, rows in by_category.items():
         n = sum(r.n_tokens for r in rows)

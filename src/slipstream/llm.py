@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,8 @@ Progress = Callable[[str, float], None]
 
 FinishReason = Literal["stop", "length", "interrupted"]
 
+Rounds = Generator[list[Piece], None, None]
+
 PROBE_S = 3.0
 PROBE_TEXT = (
     "The quick brown fox jumps over the lazy dog. In 1984 the river rose by 3.7 metres and flooded the old town; "
@@ -63,16 +65,16 @@ class Generation:
     the loop early, or calling `close`, ends the answer as "interrupted" and leaves the model ready for the next.
     """
 
-    def __init__(self, rounds: Iterator[tuple[Round, list[Piece]]], statistics: Statistics) -> None:
+    def __init__(self, statistics: Statistics) -> None:
         self.statistics = statistics
         self.tokens: list[int] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
-        self._rounds = rounds
+        self._rounds: Rounds = _nothing()
 
     def __iter__(self) -> Iterator[Piece]:
         try:
-            for _, pieces in self._rounds:
+            for pieces in self._rounds:
                 for piece in pieces:
                     self.text += piece.text
                     yield piece
@@ -80,14 +82,17 @@ class Generation:
             self.close()
 
     def close(self) -> None:
-        if isinstance(self._rounds, Iterator) and hasattr(self._rounds, "close"):
-            self._rounds.close()
+        self._rounds.close()
         if self.finish_reason is None:
             self.finish_reason = "interrupted"
 
     def completion(self) -> Completion:
         """The answer so far, finished or not."""
         return Completion(self.text, tuple(self.tokens), self.finish_reason or "interrupted", self.statistics)
+
+
+def _nothing() -> Rounds:
+    yield from ()
 
 
 class LLM:
@@ -190,7 +195,7 @@ class LLM:
         text = TextStream(stop)
         ring = Ring(self.runtime, self.drafters if speculate else (), self.control, time.perf_counter)
         statistics = Statistics(n_prompt=len(tokens))
-        generation = Generation(iter(()), statistics)
+        generation = Generation(statistics)
         generation._rounds = self._run(generation, ring, state, tokens, text, began)
         self._busy = generation
         return generation
@@ -203,21 +208,21 @@ class LLM:
         prompt: list[int],
         text: TextStream,
         began: float,
-    ) -> Iterator[tuple[Round, list[Piece]]]:
+    ) -> Rounds:
         statistics = generation.statistics
         cached, self._cached = self._cached, []
         statistics.n_cached = self._reusable(cached, prompt)
         try:
             done = ring.begin(state, prompt, statistics.n_cached)
             statistics.first(time.perf_counter() - began)
-            yield done, self._show(generation, done, state, text)
+            yield self._show(generation, done, state, text)
             while not (state.ended or text.stopped):
                 (done,) = ring.step([state])
                 statistics.add(done, self.control.cost.time(1))
-                yield done, self._show(generation, done, state, text)
+                yield self._show(generation, done, state, text)
             is_stop = text.stopped or state.is_end(state.tokens[-1])
             generation.finish_reason = "stop" if is_stop else "length"
-            yield done, text.finish()
+            yield text.finish()
         finally:
             # The cache holds all tokens but the last; where a pass failed, nothing is known of it.
             self._cached = state.tokens[:-1]
@@ -238,7 +243,7 @@ class LLM:
             raise InputError("The prompt is empty.", "Give at least one character.")
         if len(tokens) >= self.runtime.n_ctx:
             raise InputError(
-                f"The prompt has {len(tokens)} tokens, and the context holds {self.runtime.n_ctx}, the answer included.",
+                f"The prompt has {len(tokens)} tokens; the context holds {self.runtime.n_ctx}, the answer included.",
                 "Shorten it, or load with a larger context (--ctx).",
             )
 

@@ -118,7 +118,8 @@ class ModelDrafter:
         missing = self._n_vocab - len(row)
         if missing > 0:
             return np.concatenate([row, np.full(missing, -np.inf, dtype=np.float32)])
-        return row[: self._n_vocab]
+        shared: Logits = row[: self._n_vocab]
+        return shared
 
 
 def _probability(row: Logits, token: int) -> float:
