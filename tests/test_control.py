@@ -79,7 +79,7 @@ def simulate(control: Control, acceptance, token_s: float, rounds: int, rng) -> 
         pass_s = CostCurve(DEAR).time(plan.width)
         if budget is not None:
             control.learn("model", 1 + accepted, draft_s, pass_s)
-        control.done([plan.width], pass_s, draft_s + pass_s)
+        control.done([plan.width], pass_s, 0.0, 1 + accepted)
         tokens, seconds = tokens + 1 + accepted, seconds + draft_s + pass_s
         asked.append(budget is not None)
     return tokens / seconds, asked
@@ -118,5 +118,5 @@ def test_noise_in_the_times_does_not_make_a_sure_loss_look_like_a_gain(seed):
         plan = control.plan([draft(0.3, 8)], 512)
         lengths.append(len(plan.nodes[0]))
         noise = np.exp(rng.normal(0, 0.1)) * (5 if rng.random() < 0.03 else 1)
-        control.done([plan.width], CostCurve(DEAR).time(plan.width) * noise, 0.02)
+        control.done([plan.width], CostCurve(DEAR).time(plan.width) * noise, 0.0, 1)
     assert np.mean(lengths) < 0.3

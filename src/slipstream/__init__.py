@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .decoding.sampling import Sampling as Sampling
     from .llm import LLM as LLM
-    from .llm import load as load
+    from .loading import load as load
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "Sampling", "__version__", "load"]
@@ -15,10 +15,14 @@ __all__ = ["LLM", "Sampling", "__version__", "load"]
 
 def __getattr__(name: str) -> Any:
     """Imports the engine at first use, so that `import slipstream` stays cheap (PEP 562)."""
-    if name in ("LLM", "load"):
-        from . import llm
+    if name == "LLM":
+        from .llm import LLM
 
-        return getattr(llm, name)
+        return LLM
+    if name == "load":
+        from .loading import load
+
+        return load
     if name == "Sampling":
         from .decoding.sampling import Sampling
 

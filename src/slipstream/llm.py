@@ -1,47 +1,30 @@
-"""Puts a target, drafters and control together: `load` a model, `generate` or `stream` an answer."""
+"""A loaded model that answers: `generate` gives the whole text, `stream` its pieces as they are accepted."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
-from . import estimates
 from .decoding.control import Control
-from .decoding.cost import MAX_WIDTH, CostCurve, measure
-from .decoding.protocols import Drafter
+from .decoding.protocols import Drafter, Runtime
 from .decoding.ring import Ring, SequenceState
 from .decoding.sampling import Sampler, Sampling
 from .decoding.statistics import Round, Statistics
-from .drafters.model import ModelDrafter
-from .drafters.suffix import SuffixDrafter
-from .errors import InputError, PairError
-from .models.gguf import GGUF, read_gguf
-from .models.pairing import same_vocabulary
-from .models.resolve import Confirm, resolve
+from .errors import InputError
 from .models.template import ChatTemplate
-from .runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntime, ModelOptions
+from .runtimes.llamacpp import Tokenizer
 from .text import Piece, TextStream
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: messages with a `role` (system, user, assistant) and a `content`."""
 
-Progress = Callable[[str, float], None]
-"""Told what is being done, and which fraction of it is."""
-
 FinishReason = Literal["stop", "length", "interrupted"]
 
 Rounds = Generator[list[Piece], None, None]
-
-PROBE_S = 3.0
-PROBE_TEXT = (
-    "The quick brown fox jumps over the lazy dog. In 1984 the river rose by 3.7 metres and flooded the old town; "
-    "nobody was hurt. def area(width, height): return width * height  # in square metres. What does the function "
-    "return for 3 and 4? It returns 12, since three times four is twelve."
-)
 
 
 @dataclass(frozen=True)
@@ -103,20 +86,21 @@ class LLM:
 
     def __init__(
         self,
-        model: LlamaModel,
-        runtime: LlamaRuntime,
+        tokenizer: Tokenizer,
+        runtime: Runtime,
         control: Control,
         drafters: Sequence[Drafter],
-        template: ChatTemplate | None,
-        draft: tuple[LlamaModel, LlamaRuntime] | None = None,
+        template: ChatTemplate | None = None,
+        owned: ExitStack | None = None,
     ) -> None:
+        """Puts loaded parts together; `slipstream.load` is the usual way. `owned` is closed with the LLM."""
         self.runtime = runtime
-        self.tokenizer = model.tokenizer
+        self.tokenizer = tokenizer
         self.template = template
         self.control = control
         self.drafters = tuple(drafters)
         self.speculates = bool(drafters) and runtime.max_rollback != 0
-        self._owned = [runtime, model] if draft is None else [draft[1], draft[0], runtime, model]
+        self._owned = owned or ExitStack()
         self._cached: list[int] = []
         self._busy: Generation | None = None
 
@@ -128,8 +112,7 @@ class LLM:
 
     def close(self) -> None:
         """Frees the models; harmless when done twice."""
-        for thing in self._owned:
-            thing.close()
+        self._owned.close()
 
     def prompt_tokens(self, prompt: str | Messages, think: bool | None = None) -> list[int]:
         """Token ids of a prompt: a text as it is, or messages through the model's chat template.
@@ -218,7 +201,7 @@ class LLM:
             yield self._show(generation, done, state, text)
             while not (state.ended or text.stopped):
                 (done,) = ring.step([state])
-                statistics.add(done, self.control.cost.time(1))
+                statistics.add(done, self.control.plain_token_s)
                 yield self._show(generation, done, state, text)
             is_stop = text.stopped or state.is_end(state.tokens[-1])
             generation.finish_reason = "stop" if is_stop else "length"
@@ -254,96 +237,3 @@ class LLM:
             same += 1
         depth = self.runtime.max_rollback
         return same if depth is None or len(cached) - same <= depth else 0
-
-
-def load(
-    model: str | Path,
-    *,
-    draft: str | Path = "auto",
-    target_options: ModelOptions | None = None,
-    context_options: ContextOptions | None = None,
-    draft_options: ModelOptions | None = None,
-    template: str | None = None,
-    probe_s: float = PROBE_S,
-    confirm: Confirm = lambda question: True,
-    progress: Progress = lambda doing, done: None,
-) -> LLM:
-    """Loads a GGUF model and what drafts for it.
-
-    model: a path, "smollm2", "hf:org/repo[:quant or file]", or a name that `slipstream models` lists.
-    draft: "auto" or "suffix" (the suffix drafter, which needs no model), "off" (plain decoding), or a second model,
-    named as the first; the suffix drafter stays beside it.
-    target_options, draft_options: layers and devices of the two models. context_options: context length, threads,
-    batch, KV cache types, flash attention; see `slipstream.runtimes.llamacpp`.
-    template: a chat template (Jinja) instead of the model's own.
-    probe_s: seconds that measuring t(w) may take where it is not known yet.
-    confirm: asked before anything is downloaded. progress: told what is going on.
-
-    Raises ModelError, PairError, DownloadError, InputError, RuntimeLibraryError; see `slipstream.errors`.
-    """
-    path = resolve(str(model), confirm=confirm, progress=lambda done, of: progress("fetching", done / max(of, 1)))
-    gguf = read_gguf(path)
-    context = context_options or ContextOptions()
-    draft_path = None if str(draft) in ("auto", "suffix", "off") else resolve(str(draft), confirm=confirm)
-    if draft_path is not None:
-        _check_pair(gguf, read_gguf(draft_path))
-    speculate = str(draft) != "off"
-    context = context.with_rollback(MAX_WIDTH if speculate else 0)
-    opened: list[Any] = []
-    try:
-        progress("loading", 0.0)
-        target = LlamaModel(path, target_options or ModelOptions())
-        opened.append(target)
-        runtime = LlamaRuntime(target, context)
-        opened.append(runtime)
-        text = target.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False)
-        cost = _cost(path, target, runtime, text, probe_s if speculate else 0.0, progress)
-        drafters: list[Drafter] = [SuffixDrafter()] if speculate else []
-        token_s: dict[str, float] = {}
-        pair = None
-        if draft_path is not None:
-            small = LlamaModel(draft_path, draft_options or target_options or ModelOptions())
-            opened.append(small)
-            small_runtime = LlamaRuntime(small, context)
-            opened.append(small_runtime)
-            if small_runtime.max_rollback == 0:
-                raise PairError(
-                    f"{draft_path.name} cannot draft: its architecture cannot take tokens back.",
-                    "Choose a draft with attention only, or --draft suffix.",
-                )
-            pair = small, small_runtime
-            drafters.append(ModelDrafter(small_runtime, runtime.n_vocab))
-            token_s["model"] = _cost(draft_path, small, small_runtime, text, min(probe_s, 0.5), progress).time(1)
-        chat = ChatTemplate(template, gguf.token_text(gguf.bos_id), gguf.token_text(gguf.eos_id)) if template else None
-        if chat is None and gguf.chat_template:
-            chat = ChatTemplate.of(gguf)
-        return LLM(target, runtime, Control(cost, token_s), drafters, chat, pair)
-    except BaseException:
-        for thing in reversed(opened):
-            thing.close()
-        raise
-
-
-def _check_pair(target: GGUF, draft: GGUF) -> None:
-    reason = same_vocabulary(target, draft)
-    if reason is not None:
-        raise PairError(
-            f"{draft.path.name} cannot draft for {target.path.name}: {reason}.",
-            "Choose a draft of the same family, or --draft suffix, which needs none.",
-        )
-
-
-def _cost(
-    path: Path, model: LlamaModel, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, progress: Progress
-) -> CostCurve:
-    """The cost curve of a runtime: the stored one, or one measured now for `cap_s` seconds at most."""
-    status = path.stat()
-    key = {"model": str(path.resolve()), "size": status.st_size, "time": status.st_mtime_ns, **runtime.cost_key}
-    known = estimates.load_cost(key)
-    if known is not None:
-        return known
-    doing = f"measuring {path.name}"
-    curve = measure(runtime, text, time.perf_counter, cap_s, lambda done: progress(doing, done))
-    if cap_s > 0:
-        estimates.save_cost(key, curve)
-    return curve

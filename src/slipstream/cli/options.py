@@ -133,7 +133,7 @@ def open_model(
 ) -> LLM:
     """Loads the model with a progress bar on standard error. Raises what `slipstream.load` raises."""
     from slipstream.cli.progress import loading
-    from slipstream.llm import load
+    from slipstream.loading import load
     from slipstream.runtimes.llamacpp import ContextOptions, ModelOptions
 
     source = _read_template(template)

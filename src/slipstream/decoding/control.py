@@ -20,6 +20,7 @@ FLOOR = 0.02
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_ASKS = 3.0
 ASKS_REMEMBERED = 30.0
+REST_STEP = 0.1
 PROBE_SHARE = 0.01
 """The share of all time that may go into asking a drafter that does not seem to pay."""
 
@@ -68,6 +69,12 @@ class Control:
         self._total_s = 0.0
         self._probe_s = 0.0
         self._probing = False
+        self._token_s = 0.0
+
+    @property
+    def plain_token_s(self) -> float:
+        """Seconds that a token of plain decoding costs now: a pass over one token, and choosing it."""
+        return self.cost.time(1) + self._token_s
 
     def budget(self, drafter: str, room: int, so_far: Draft) -> Budget | None:
         """How far `drafter` may go after the drafts `so_far`; None: don't ask it. `room` bounds the draft."""
@@ -89,6 +96,7 @@ class Control:
 
     def asked(self, drafter: str, draft_s: float) -> None:
         """A drafter that was asked took `draft_s` seconds."""
+        self._total_s += draft_s
         if drafter in self.records and self._probing:
             self._probe_s += draft_s
 
@@ -121,9 +129,13 @@ class Control:
                 best = rate, k, width
         return best[0], [(i, n) for _, i, n in nodes[: best[1]]], best[2]
 
-    def done(self, widths: Sequence[int], pass_s: float, total_s: float) -> None:
-        """A round took `total_s` seconds, its pass `pass_s`, computed in `widths`."""
-        self._total_s += total_s
+    def done(self, widths: Sequence[int], pass_s: float, rest_s: float, n_tokens: int) -> None:
+        """A round gave `n_tokens` in a pass of `pass_s` seconds, computed in `widths`.
+
+        `rest_s`: the seconds for choosing tokens and keeping books, which plain decoding spends too.
+        """
+        self._total_s += pass_s + rest_s
+        self._token_s += REST_STEP * (rest_s / n_tokens - self._token_s)
         if len(widths) == 1:
             self.cost.observe(widths[0], pass_s)
 

@@ -93,7 +93,7 @@ class Ring:
             self._commit(state, proposal, draft, verdict, result, times)
             for state, proposal, draft, verdict in zip(live, proposals, drafts, verdicts, strict=True)
         ]
-        self.control.done(result.widths, passed - drafted, self.clock() - began)
+        self.control.done(result.widths, passed - drafted, self.clock() - passed, sum(len(r.tokens) for r in rounds))
         return rounds
 
     def _draft(self, state: SequenceState, n_live: int) -> _Proposal:

@@ -1,0 +1,120 @@
+"""From names and options to a loaded `LLM`: target, drafters, cost curve, control."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from . import estimates
+from .decoding.control import Control
+from .decoding.cost import MAX_WIDTH, CostCurve, measure
+from .decoding.protocols import Drafter
+from .drafters.model import ModelDrafter
+from .drafters.suffix import SuffixDrafter
+from .errors import PairError
+from .llm import LLM
+from .models.gguf import GGUF, read_gguf
+from .models.pairing import same_vocabulary
+from .models.resolve import Confirm, resolve
+from .models.template import ChatTemplate
+from .runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntime, ModelOptions
+
+Progress = Callable[[str, float], None]
+"""Told what is being done, and which fraction of it is."""
+
+PROBE_S = 3.0
+DRAFT_PROBE_S = 0.5
+PROBE_TEXT = (
+    "The quick brown fox jumps over the lazy dog. In 1984 the river rose by 3.7 metres and flooded the old town; "
+    "nobody was hurt. def area(width, height): return width * height  # in square metres. What does the function "
+    "return for 3 and 4? It returns 12, since three times four is twelve."
+)
+
+
+def load(
+    model: str | Path,
+    *,
+    draft: str | Path = "auto",
+    target_options: ModelOptions | None = None,
+    context_options: ContextOptions | None = None,
+    draft_options: ModelOptions | None = None,
+    template: str | None = None,
+    probe_s: float = PROBE_S,
+    confirm: Confirm = lambda question: True,
+    progress: Progress = lambda doing, done: None,
+) -> LLM:
+    """Loads a GGUF model and what drafts for it.
+
+    model: a path, "smollm2", "hf:org/repo[:quant or file]", or a name that `slipstream models` lists.
+    draft: "auto" or "suffix" (the suffix drafter, which needs no model), "off" (plain decoding), or a second model,
+    named as the first; the suffix drafter stays beside it.
+    target_options, draft_options: layers and devices of the two models. context_options: context length, threads,
+    batch, KV cache types, flash attention; see `slipstream.runtimes.llamacpp`.
+    template: a chat template (Jinja) instead of the model's own.
+    probe_s: seconds that measuring t(w) may take where it is not known yet.
+    confirm: asked before anything is downloaded. progress: told what is going on.
+
+    Raises ModelError, PairError, DownloadError, InputError, RuntimeLibraryError; see `slipstream.errors`.
+    """
+    path = resolve(str(model), confirm=confirm, progress=lambda done, of: progress("fetching", done / max(of, 1)))
+    gguf = read_gguf(path)
+    small_path = None if str(draft) in ("auto", "suffix", "off") else resolve(str(draft), confirm=confirm)
+    if small_path is not None:
+        _check_pair(gguf, read_gguf(small_path))
+    speculate = str(draft) != "off"
+    context = (context_options or ContextOptions()).with_rollback(MAX_WIDTH if speculate else 0)
+    with ExitStack() as opened:
+        progress("loading", 0.0)
+        target = opened.enter_context(LlamaModel(path, target_options))
+        runtime = opened.enter_context(LlamaRuntime(target, context))
+        text = target.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False)
+        cost = _cost(path, runtime, text, probe_s if speculate else 0.0, progress)
+        drafters: list[Drafter] = [SuffixDrafter()] if speculate else []
+        token_s: dict[str, float] = {}
+        if small_path is not None:
+            small = opened.enter_context(LlamaModel(small_path, draft_options or target_options))
+            small_runtime = opened.enter_context(LlamaRuntime(small, context))
+            _check_rollback(small_path, small_runtime)
+            drafters.append(ModelDrafter(small_runtime, runtime.n_vocab))
+            token_s["model"] = _cost(small_path, small_runtime, text, min(probe_s, DRAFT_PROBE_S), progress).time(1)
+        chat = _template(gguf, template)
+        return LLM(target.tokenizer, runtime, Control(cost, token_s), drafters, chat, opened.pop_all())
+
+
+def _template(gguf: GGUF, source: str | None) -> ChatTemplate | None:
+    if source is not None:
+        return ChatTemplate(source, gguf.token_text(gguf.bos_id), gguf.token_text(gguf.eos_id))
+    return ChatTemplate.of(gguf) if gguf.chat_template else None
+
+
+def _check_pair(target: GGUF, draft: GGUF) -> None:
+    reason = same_vocabulary(target, draft)
+    if reason is not None:
+        raise PairError(
+            f"{draft.path.name} cannot draft for {target.path.name}: {reason}.",
+            "Choose a draft of the same family, or --draft suffix, which needs none.",
+        )
+
+
+def _check_rollback(path: Path, runtime: LlamaRuntime) -> None:
+    if runtime.max_rollback == 0:
+        raise PairError(
+            f"{path.name} cannot draft: its architecture cannot take tokens back.",
+            "Choose a draft with attention only, or --draft suffix.",
+        )
+
+
+def _cost(path: Path, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, progress: Progress) -> CostCurve:
+    """The cost curve of a runtime: the stored one, or one measured now for `cap_s` seconds at most."""
+    status = path.stat()
+    key = {"model": str(path.resolve()), "size": status.st_size, "time": status.st_mtime_ns, **runtime.cost_key}
+    known = estimates.load_cost(key)
+    if known is not None:
+        return known
+    doing = f"measuring {path.name}"
+    curve = measure(runtime, text, time.perf_counter, cap_s, lambda done: progress(doing, done))
+    if cap_s > 0:
+        estimates.save_cost(key, curve)
+    return curve
