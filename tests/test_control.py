@@ -57,15 +57,15 @@ def test_several_sequences_share_a_pass_by_survival():
 
 def test_a_drafter_that_costs_nothing_is_always_asked_and_none_without_room():
     control = Control(CostCurve(DEAR))
-    assert control.budget("suffix", 100, EMPTY) is not None
-    assert control.budget("suffix", 0, EMPTY) is None
+    assert control.budget("suffix", 100) is not None
+    assert control.budget("suffix", 0) is None
 
 
 def simulate(control: Control, acceptance, token_s: float, rounds: int, rng) -> tuple[float, list[bool]]:
     """Plays rounds with one drafter that costs time: (tokens a second, whether it was asked in each round)."""
     tokens, seconds, asked = 0.0, 0.0, []
     for number in range(rounds):
-        budget = control.budget("model", 16, EMPTY)
+        budget = control.budget("model", 16)
         proposal, draft_s = EMPTY, 0.0
         alpha = acceptance(number)
         if budget is not None:

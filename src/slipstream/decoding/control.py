@@ -76,8 +76,11 @@ class Control:
         """Seconds that a token of plain decoding costs now: a pass over one token, and choosing it."""
         return self.cost.time(1) + self._token_s
 
-    def budget(self, drafter: str, room: int, so_far: Draft) -> Budget | None:
-        """How far `drafter` may go after the drafts `so_far`; None: don't ask it. `room` bounds the draft."""
+    def budget(self, drafter: str, room: int, rate_so_far: float = 0.0) -> Budget | None:
+        """How far `drafter` may go where the best draft so far promises `rate_so_far` tokens a second.
+
+        None: don't ask it. `room` bounds the draft.
+        """
         room = min(room, MAX_WIDTH - 1)
         if room < 1:
             return None
@@ -85,7 +88,7 @@ class Control:
         if record is None:
             return Budget(room, FLOOR)
         self._probing = False
-        if record.rate <= self.rate([so_far]):
+        if record.rate <= max(rate_so_far, 1 / self.cost.time(1)):
             if self._probe_s + record.draft_s > PROBE_SHARE * self._total_s:
                 return None
             self._probing = True
@@ -100,9 +103,9 @@ class Control:
         if drafter in self.records and self._probing:
             self._probe_s += draft_s
 
-    def rate(self, drafts: Sequence[Draft]) -> float:
-        """Expected tokens a second of one pass over the best part of these drafts, drafting not counted."""
-        return self._best(drafts, MAX_WIDTH)[0]
+    def rate(self, draft: Draft) -> float:
+        """Expected tokens a second of a pass over the best part of this draft alone, drafting not counted."""
+        return self._best([draft], MAX_WIDTH)[0]
 
     def plan(self, drafts: Sequence[Draft], limit: int) -> Plan:
         """The nodes worth verifying of one draft a sequence, in a pass of at most `limit` tokens."""
@@ -115,9 +118,7 @@ class Control:
     def _best(self, drafts: Sequence[Draft], limit: int) -> tuple[float, list[tuple[int, int]], int]:
         base = len(drafts)
         # Survival never rises along a path and the sort is stable: every head of this list is a set of trees.
-        nodes = sorted(
-            ((-float(s), i, n) for i, draft in enumerate(drafts) for n, s in enumerate(draft.survival)),
-        )
+        nodes = sorted((-s, i, n) for i, draft in enumerate(drafts) for n, s in enumerate(draft.survival.tolist()))
         width = self.cost.cheapest(base, limit)
         best = base / self.cost.time(width), 0, width
         tokens = float(base)

@@ -49,8 +49,11 @@ class CostCurve:
 
     def cheapest(self, width: int, limit: int) -> int:
         """The width from `width` to `limit`, at most 3 more, whose pass costs least; `width` unless it is worth it."""
-        best = min(range(width, max(width, min(width + 3, limit, self.max_width)) + 1), key=self.time)
-        return best if self.time(best) < WORTH_PADDING * self.time(width) else width
+        best, best_s = width, WORTH_PADDING * self.time(width)
+        for wider in range(width + 1, min(width + 3, limit, self.max_width) + 1):
+            if self.time(wider) < best_s:
+                best, best_s = wider, self.time(wider)
+        return best
 
     def observe(self, width: int, seconds: float) -> None:
         """Corrects the curve by one pass that was really run. Wider passes than `max_width` say nothing here."""

@@ -99,11 +99,11 @@ class Ring:
     def _draft(self, state: SequenceState, n_live: int) -> _Proposal:
         """The most promising draft for a sequence; later drafters are asked only where control sees a gain."""
         room = self._room(state) // n_live if self.runtime.max_rollback is not None else self._room(state)
-        best, author = EMPTY, ""
+        best, author, rate = EMPTY, "", 0.0
         asked: list[tuple[str, Draft, float]] = []
         choose = state.sampler.bind(state.tokens)
         for drafter in self.drafters:
-            budget = self.control.budget(drafter.name, room, best)
+            budget = self.control.budget(drafter.name, room, rate)
             if budget is None:
                 continue
             began = self.clock()
@@ -111,8 +111,9 @@ class Ring:
             seconds = self.clock() - began
             self.control.asked(drafter.name, seconds)
             asked.append((drafter.name, draft, seconds))
-            if len(draft) and (not len(best) or self.control.rate([draft]) > self.control.rate([best])):
-                best, author = draft, drafter.name
+            draft_rate = self.control.rate(draft) if len(draft) and len(self.drafters) > 1 else 0.0
+            if len(draft) and draft_rate >= rate:
+                best, author, rate = draft, drafter.name, draft_rate
         return _Proposal(best, author, tuple(asked))
 
     def _room(self, state: SequenceState) -> int:

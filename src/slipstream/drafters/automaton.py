@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-MAX_LINKS = 16
+MAX_LINKS = 8
 """Links followed a token: counts of shorter suffixes than these are left behind, and appending stays constant."""
 
 

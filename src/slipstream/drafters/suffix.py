@@ -31,21 +31,19 @@ PRIORS = (
 PRIOR_WEIGHT = 12.0
 
 
-def length_band(length: int) -> int:
-    if length <= 3:
-        return length - 1
-    return 3 if length <= 5 else 4 if length <= 9 else 5
+LENGTH_BANDS = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 5)
+"""The band of each match length; the last one for all that are longer."""
 
 
 def evidence_band(best_count: int, followed: int) -> int:
     if best_count >= followed:
-        return min(followed, 3) - 1
+        return followed - 1 if followed < 3 else 2
     share = best_count / followed
     return 3 if share >= 0.75 else 4 if share >= 0.5 else 5
 
 
 def band(length: int, best_count: int, followed: int) -> int:
-    return length_band(length) * N_EVIDENCE + evidence_band(best_count, followed)
+    return LENGTH_BANDS[length if length < 10 else 10] * N_EVIDENCE + evidence_band(best_count, followed)
 
 
 class SuffixDrafter:
