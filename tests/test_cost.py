@@ -39,7 +39,7 @@ class TimedRuntime:
 
     def keep(self, seq: int, n_tokens: int) -> None:
         if self.max_rollback is not None and n_tokens:
-            assert self.held - n_tokens <= self.max_rollback
+            assert self.held - n_tokens <= min(self.max_rollback, self.widths[-1] - 1)
         self.held = n_tokens
 
 

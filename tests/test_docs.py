@@ -15,7 +15,6 @@ import slipstream
 from slipstream.cli.main import app
 from slipstream.decoding.statistics import Statistics
 from slipstream.llm import LLM, Completion, Generation
-from slipstream.models import demo
 from slipstream.text import Piece
 
 ROOT = Path(__file__).parents[1]
@@ -111,7 +110,7 @@ def _options() -> list[Any]:
 
 
 @pytest.mark.model
-@pytest.mark.skipif(demo.demo_path() is None, reason="the demo model is not on this machine")
+@pytest.mark.usefixtures("smollm2_path")
 def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for example in blocks("README.md", "python"):
         exec(compile(example, "README.md", "exec"), {})

@@ -14,7 +14,7 @@ from .decoding.protocols import Drafter, Runtime
 from .decoding.ring import Ring, SequenceState
 from .decoding.sampling import Sampler, Sampling
 from .decoding.statistics import Round, Statistics
-from .errors import InputError
+from .errors import InputError, TemplateError
 from .models.template import ChatTemplate
 from .runtimes.llamacpp import Tokenizer
 from .text import Piece, TextStream
@@ -122,7 +122,7 @@ class LLM:
         if isinstance(prompt, str):
             return self.tokenizer.tokenize(prompt, add_special=True, parse_special=True)
         if self.template is None:
-            raise InputError("This model has no chat template.", "Give a text, or load with template=...")
+            raise TemplateError("This model has no chat template.", "Give a text, or load with a template.")
         text = self.template.render(prompt, enable_thinking=think)
         if self.tokenizer.add_bos and self.template.bos and text.startswith(self.template.bos):
             text = text[len(self.template.bos) :]
@@ -207,8 +207,8 @@ class LLM:
             generation.finish_reason = "stop" if is_stop else "length"
             yield text.finish()
         finally:
-            # The cache holds all tokens but the last; where a pass failed, nothing is known of it.
-            self._cached = state.tokens[:-1]
+            # All tokens but the last, or fewer where a pass was interrupted.
+            self._cached = state.tokens[: min(self.runtime.held(0), max(len(state.tokens) - 1, 0))]
             self._busy = None
 
     def _show(self, generation: Generation, done: Round, state: SequenceState, text: TextStream) -> list[Piece]:
@@ -235,5 +235,4 @@ class LLM:
         same = 0
         while same < min(len(cached), len(prompt) - 1) and cached[same] == prompt[same]:
             same += 1
-        depth = self.runtime.max_rollback
-        return same if depth is None or len(cached) - same <= depth else 0
+        return same if same >= self.runtime.floor(0) else 0

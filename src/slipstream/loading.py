@@ -99,9 +99,10 @@ def _check_pair(target: GGUF, draft: GGUF) -> None:
 
 
 def _check_rollback(path: Path, runtime: LlamaRuntime) -> None:
-    if runtime.max_rollback == 0:
+    # Snapshots reach back over one pass alone, and a draft takes one for each token.
+    if runtime.max_rollback is not None:
         raise PairError(
-            f"{path.name} cannot draft: its architecture cannot take tokens back.",
+            f"{path.name} cannot draft: its architecture cannot take tokens back one by one.",
             "Choose a draft with attention only, or --draft suffix.",
         )
 

@@ -104,13 +104,13 @@ def measure(
         return cap_s - (clock() - began)
 
     def run(width: int) -> None:
-        if runtime.max_rollback == 0:
+        if runtime.max_rollback is not None:
             runtime.keep(0, 0)
             runtime.forward([Rows(0, tokens[:prefix], 0, 0)])
         start = clock()
         runtime.forward([Rows(0, tokens[prefix : prefix + width], prefix, width)])
         samples.setdefault(width, []).append(clock() - start)
-        if runtime.max_rollback != 0:
+        if runtime.max_rollback is None:
             runtime.keep(0, prefix)
         progress(min(1.0, (clock() - began) / cap_s) if cap_s > 0 else 1.0)
 

@@ -54,8 +54,9 @@ class Runtime(Protocol):
     """Computes logits over the KV cache of several sequences, numbered 0 … n_seq_max − 1.
 
     Between calls the cache of a sequence holds a prefix of its tokens. `max_rollback` is the number of rows that
-    `keep` may drop from the end at once: None for any number, 0 for an architecture that cannot go back (then
-    only `keep(seq, 0)` works).
+    `keep` may drop from the end: None for any number. Elsewhere these must be rows of the last pass, at least one of
+    which stays, and once only until the next pass. With 0, for an architecture that cannot go back, only
+    `keep(seq, 0)` works, as it does everywhere.
     """
 
     n_vocab: int
@@ -72,7 +73,16 @@ class Runtime(Protocol):
         """
 
     def keep(self, seq: int, n_tokens: int) -> None:
-        """Keeps the first `n_tokens` positions of a sequence's cache and drops the rest."""
+        """Keeps the first `n_tokens` positions of a sequence's cache and drops the rest.
+
+        Raises RuntimeLibraryError if `n_tokens` is neither 0 nor as much as `floor` says.
+        """
+
+    def held(self, seq: int) -> int:
+        """How many positions the cache of a sequence holds."""
+
+    def floor(self, seq: int) -> int:
+        """The fewest positions, other than none, that `keep` can go back to now."""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ class Ring:
             ]
         except BaseException:
             for state in live:
-                self.runtime.keep(state.seq, len(state.tokens) - 1)
+                n = len(state.tokens) - 1
+                self.runtime.keep(state.seq, n if self.runtime.floor(state.seq) <= n else 0)
             raise
         times = began, drafted, passed
         rounds = [
@@ -109,6 +110,8 @@ class Ring:
             began = self.clock()
             draft = drafter.propose(state.seq, budget, choose)
             seconds = self.clock() - began
+            # Drafts are in topological order: the head of one that is too long is a draft.
+            draft = draft.select(range(min(len(draft), budget.max_tokens)))
             self.control.asked(drafter.name, seconds)
             asked.append((drafter.name, draft, seconds))
             draft_rate = self.control.rate(draft) if len(draft) and len(self.drafters) > 1 else 0.0

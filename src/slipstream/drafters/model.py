@@ -41,7 +41,7 @@ class ModelDrafter:
 
     def __init__(self, runtime: Runtime, n_vocab: int) -> None:
         """`n_vocab` is the target's: padding tokens at the end may make the two differ."""
-        assert runtime.max_rollback != 0, "a draft must be able to go back"
+        assert runtime.max_rollback is None, "a draft is written token by token, and must go back over any number"
         self.runtime = runtime
         self.acceptance = Acceptance(PRIORS, PRIOR_WEIGHT)
         self._n_vocab = n_vocab
@@ -52,20 +52,14 @@ class ModelDrafter:
         same = 0
         while same < min(old.n_cached, len(tokens)) and old.tokens[same] == tokens[same]:
             same += 1
-        dropped = old.n_cached - same
-        if self.runtime.max_rollback is not None and dropped > self.runtime.max_rollback:
-            same = 0
         self.runtime.keep(seq, same)
         self._texts[seq] = _Text(list(tokens), same)
 
     def propose(self, seq: int, budget: Budget, choose: Choose) -> Draft:
         text = self._texts[seq]
         text.proposed, text.bands = [], []
-        room = self.runtime.n_ctx - len(text.tokens)
-        if self.runtime.max_rollback is not None:
-            room = min(room, self.runtime.max_rollback)
-        n_max = min(budget.max_tokens, room)
-        if n_max < 1:
+        n_max = min(budget.max_tokens, self.runtime.n_ctx - len(text.tokens))
+        if n_max < 1 or self._is_foreign(text):
             return EMPTY
         survival: list[float] = []
         alive = 1.0
@@ -103,8 +97,14 @@ class ModelDrafter:
         if self._texts.pop(seq, None) is not None:
             self.runtime.keep(seq, 0)
 
+    def _is_foreign(self, text: _Text) -> bool:
+        """Whether the text holds a token of the target's (padding) that the draft model doesn't have."""
+        return max(text.tokens[text.n_cached :], default=0) >= self.runtime.n_vocab
+
     def _catch_up(self, seq: int, text: _Text) -> Logits:
         """Reads what was committed since the last draft; returns the row after the last token."""
+        # That row is wanted even where the text, begun anew or drafted before, lies in the cache as a whole.
+        text.n_cached = min(text.n_cached, len(text.tokens) - 1)
         self.runtime.keep(seq, text.n_cached)
         while True:
             chunk = text.tokens[text.n_cached : text.n_cached + self.runtime.n_batch]

@@ -12,33 +12,63 @@ from slipstream.decoding.protocols import Logits, Pass, Rows
 from slipstream.errors import InputError, RuntimeLibraryError
 
 from .library import RELEASE, ffi, take_errors
-from .model import LlamaModel
+from .model import LlamaModel, device_names
 from .options import CACHE_TYPES, DEFAULT_MAX_CTX, FLASH_ATTENTION, ContextOptions
+from .splits import splits
 
 WIDE = 32
 """Passes wider than this ask on the way whether the user wants to stop."""
 
-PAD_CTX = 256
-ABORTED = 2
+MAX_CELLS = 1 << 31
 
 
 class LlamaRuntime:
     """Implements `decoding.protocols.Runtime`: one context, `n_seq_max` sequences in a unified KV cache.
 
-    `n_ctx` is the length of each sequence. For recurrent and hybrid models `max_rollback` is what llama.cpp grants
-    of `n_rollback` (0 where the architecture keeps no snapshots); attention caches drop any number of rows.
+    `n_ctx` is the length of each sequence. Attention caches drop any number of rows. For recurrent and hybrid models
+    `max_rollback` is what llama.cpp grants of `n_rollback`, 0 where the architecture keeps no snapshots. Snapshots
+    are of the last pass alone: see `floor`.
+
+        0 …………… floor …………… held      keep(seq, n) works for n = 0 and for floor ≤ n ≤ held
     """
 
     def __init__(self, model: LlamaModel, options: ContextOptions | None = None) -> None:
         options = options or ContextOptions()
         self._lib = model.lib
+        self._recurrent_only = model.is_recurrent_only
         self.n_vocab = model.tokenizer.n_vocab
         self.n_seq_max = options.n_seq_max
         self.n_ctx = options.n_ctx or min(model.n_ctx_train, DEFAULT_MAX_CTX)
         self.n_batch = min(options.n_batch, self.n_ctx * self.n_seq_max)
         self.n_threads = options.threads
+        self._handle = self._open(model, options)
+        self.max_rollback = int(self._lib.llama_n_rs_seq(self._handle)) if model.is_recurrent else None
+        self._memory = self._lib.llama_get_memory(self._handle)
+        self._held = [0] * self.n_seq_max
+        self._floor = [0] * self.n_seq_max
+        self._unsettled: Sequence[Rows] = ()
+        self._make_batch()
+        self._make_abort()
+        self.cost_key: dict[str, object] = {
+            "build": RELEASE,
+            "threads": self.n_threads,
+            "devices": list(model.options.devices) or device_names(self._lib),
+            "gpu_layers": model.options.n_gpu_layers,
+            "cache": [options.cache_type_k, options.cache_type_v, options.flash_attn],
+            "batch": self.n_batch,
+            "rollback": self.max_rollback,
+        }
+        model.closes_with(self)
+
+    def _open(self, model: LlamaModel, options: ContextOptions) -> Any:
+        n_cells = self.n_ctx * self.n_seq_max
+        if n_cells >= MAX_CELLS:
+            raise InputError(
+                f"--ctx {self.n_ctx} for {self.n_seq_max} sequences is {n_cells} tokens.",
+                f"Together they must be fewer than {MAX_CELLS}.",
+            )
         params = self._lib.llama_context_default_params()
-        params.n_ctx = self.n_ctx * self.n_seq_max
+        params.n_ctx = n_cells
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = self.n_seq_max
         params.n_rs_seq = options.n_rollback if model.is_recurrent else 0
@@ -46,26 +76,17 @@ class LlamaRuntime:
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
         params.kv_unified = True
+        # A cache of the window alone forgets rows that a roll-back would need again.
+        params.swa_full = True
         take_errors()
-        self._handle = self._lib.llama_init_from_model(model.handle, params)
-        if self._handle == ffi.NULL:
+        handle = self._lib.llama_init_from_model(model.handle, params)
+        if handle == ffi.NULL:
             reason = take_errors() or "not enough memory"
             raise RuntimeLibraryError(
-                f"A context of {params.n_ctx} tokens cannot be made: {reason}.",
+                f"A context of {n_cells} tokens cannot be made: {reason}.",
                 "Try a smaller --ctx, --cache-type-k q8_0 --cache-type-v q8_0, or fewer --gpu-layers.",
             )
-        self.max_rollback = int(self._lib.llama_n_rs_seq(self._handle)) if model.is_recurrent else None
-        self._memory = self._lib.llama_get_memory(self._handle)
-        self._n_held = [0] * self.n_seq_max
-        self._make_batch()
-        self.cost_key: dict[str, object] = {
-            "build": RELEASE,
-            "threads": self.n_threads,
-            "devices": list(model.options.devices),
-            "gpu_layers": model.options.n_gpu_layers,
-            "cache": [options.cache_type_k, options.cache_type_v, options.flash_attn],
-            "batch": self.n_batch,
-        }
+        return handle
 
     def __enter__(self) -> LlamaRuntime:
         return self
@@ -81,23 +102,66 @@ class LlamaRuntime:
             self._handle = ffi.NULL
 
     def forward(self, rows: Sequence[Rows]) -> Pass:
-        """See the protocol. All rows together must not exceed `n_batch`: they are computed in one pass."""
+        """See the protocol. All rows together must not exceed `n_batch`: they are computed in one pass.
+
+        After a failed or interrupted pass recurrent and hybrid models hold nothing of its sequences: see `held`.
+        """
+        self._settle()
         width = self._fill(rows)
-        n_outputs = sum(r.n_outputs for r in rows)
-        self._decode(rows, width)
+        self._unsettled = rows
+        self._decode(width)
+        logits = self._logits(rows)
         for r in rows:
-            self._n_held[r.seq] = r.start + len(r.tokens) + r.n_padding
-        return Pass(self._logits(rows, n_outputs), (width,))
+            n = len(r.tokens) + r.n_padding
+            self._held[r.seq] = r.start + n
+            self._floor[r.seq] = 0 if self.max_rollback is None else r.start + n - min(self.max_rollback, n - 1)
+        self._unsettled = ()
+        return Pass(logits, (width,) if self.max_rollback is None or len(rows) == 1 else self._splits(rows))
 
     def keep(self, seq: int, n_tokens: int) -> None:
-        """See the protocol. Raises RuntimeLibraryError where the cache cannot go back so far."""
-        if n_tokens >= self._n_held[seq]:
+        """See the protocol. Raises RuntimeLibraryError where the cache cannot go back so far (below `floor`)."""
+        self._settle()
+        if n_tokens >= self._held[seq]:
             return
-        if not self._lib.llama_memory_seq_rm(self._memory, seq, n_tokens, -1):
+        # llama.cpp itself would grant more than its snapshots hold, and go on from a wrong state.
+        if 0 < n_tokens < self._floor[seq]:
             raise RuntimeLibraryError(
-                f"The cache cannot go back from {self._n_held[seq]} to {n_tokens} tokens (at most {self.max_rollback})."
+                f"The cache of this model cannot go back from {self._held[seq]} to {n_tokens} tokens "
+                f"(to {self._floor[seq]} at the furthest, or to 0)."
             )
-        self._n_held[seq] = n_tokens
+        self._unsettled = (Rows(seq, (), n_tokens, 0),)
+        done = self._lib.llama_memory_seq_rm(self._memory, seq, n_tokens, -1)
+        if not done:
+            raise RuntimeLibraryError(f"llama.cpp cannot keep {n_tokens} of {self._held[seq]} tokens in its cache.")
+        self._held[seq] = n_tokens
+        self._floor[seq] = 0 if self.max_rollback is None else n_tokens
+        self._unsettled = ()
+
+    def held(self, seq: int) -> int:
+        """How many positions the cache of a sequence holds."""
+        self._settle()
+        return self._held[seq]
+
+    def floor(self, seq: int) -> int:
+        """The fewest positions, other than none, that `keep` can go back to now.
+
+        Attention: 0. Recurrent and hybrid models: at most `max_rollback` rows may go, all of them of the last pass,
+        of which one must stay, and only once until the next pass.
+        """
+        self._settle()
+        return self._floor[seq]
+
+    def _settle(self) -> None:
+        """Takes back what an unfinished call left; here, since Ctrl-C may strike at any line of it."""
+        for r in self._unsettled:
+            n = r.start if self.max_rollback is None else 0
+            self._lib.llama_memory_seq_rm(self._memory, r.seq, n, -1)
+            self._held[r.seq], self._floor[r.seq] = n, 0
+        self._unsettled = ()
+
+    def _splits(self, rows: Sequence[Rows]) -> tuple[int, ...]:
+        lengths = [(r.seq, len(r.tokens) + r.n_padding) for r in rows]
+        return splits(lengths, tail=(self.max_rollback or 0) + 1, in_order=self._recurrent_only)
 
     def _make_batch(self) -> None:
         """One batch for all passes, with numpy views of its arrays."""
@@ -114,12 +178,29 @@ class LlamaRuntime:
         # Each row has a list of sequences; ours are of length one, and lie one behind the other in this array.
         self._seqs_memory = ffi.new("llama_seq_id[]", n)
         self._seqs = view(self._seqs_memory, np.int32)
-        self._own_lists = [self._batch.seq_id[i] for i in range(n)]
         self._lists = ffi.new("llama_seq_id *[]", n + 1)
         for i in range(n):
             self._lists[i] = self._seqs_memory + i
 
+    def _make_abort(self) -> None:
+        """The callback that ends a long pass: Python runs its signal handlers within it, in the main thread."""
+        self._interrupts: list[BaseException] = []
+
+        def on_error(kind: Any, error: BaseException, at: Any) -> bool:
+            interrupts.append(error)
+            return True
+
+        interrupts = self._interrupts
+
+        @ffi.callback("bool(void *)", onerror=on_error)  # type: ignore[untyped-decorator]
+        def abort(data: Any) -> bool:
+            return bool(interrupts)
+
+        self._abort = abort
+
     def _fill(self, rows: Sequence[Rows]) -> int:
+        """Writes the rows into the batch; returns their number."""
+        assert len({r.seq for r in rows}) == len(rows), "one Rows a sequence"
         at = 0
         for r in rows:
             n, padded = len(r.tokens), len(r.tokens) + r.n_padding
@@ -127,8 +208,9 @@ class LlamaRuntime:
                 raise InputError(
                     f"{r.start + padded} tokens exceed the context of {self.n_ctx}.", "Use a larger --ctx."
                 )
+            assert 0 <= r.n_outputs <= n and n > 0 and r.n_padding >= 0, "outputs are of the last tokens"
             assert at + padded <= self.n_batch, f"a pass holds {self.n_batch} tokens at most"
-            assert self._n_held[r.seq] == r.start, f"sequence {r.seq} holds {self._n_held[r.seq]} rows, not {r.start}"
+            assert self._held[r.seq] == r.start, f"sequence {r.seq} holds {self._held[r.seq]} rows, not {r.start}"
             self._tokens[at : at + n] = r.tokens
             self._tokens[at + n : at + padded] = r.tokens[-1]
             self._positions[at : at + padded] = np.arange(r.start, r.start + padded)
@@ -138,45 +220,34 @@ class LlamaRuntime:
             at += padded
         return at
 
-    def _decode(self, rows: Sequence[Rows], width: int) -> None:
+    def _decode(self, width: int) -> None:
         batch = ffi.new("llama_batch *", self._batch)
         batch.n_tokens = width
         batch.seq_id = self._lists
-        if width > WIDE:
-            status, interrupt = self._decode_interruptibly(batch[0])
+        if width <= WIDE:
+            status = self._lib.llama_decode(self._handle, batch[0])
         else:
-            status, interrupt = self._lib.llama_decode(self._handle, batch[0]), None
-        if status == 0 and interrupt is None:
-            return
-        for r in rows:
-            self._lib.llama_memory_seq_rm(self._memory, r.seq, r.start, -1)
-        if interrupt is not None:
-            raise interrupt
-        raise RuntimeLibraryError(
-            f"llama.cpp failed in a pass over {width} tokens (status {status}): {take_errors() or 'no reason given'}.",
-            "Status 1 means that the KV cache is full: use a larger --ctx." if status == 1 else "",
-        )
+            status = self._decode_interruptibly(batch[0])
+        if status != 0:
+            reason = take_errors() or "no reason given"
+            raise RuntimeLibraryError(
+                f"llama.cpp failed in a pass over {width} tokens (status {status}): {reason}.",
+                "Status 1 means that the KV cache is full: use a larger --ctx." if status == 1 else "",
+            )
 
-    def _decode_interruptibly(self, batch: Any) -> tuple[int, BaseException | None]:
-        """A decode that Ctrl-C ends: Python runs its signal handlers within the callback, in the main thread."""
-        caught: list[BaseException] = []
-
-        def on_error(kind: Any, error: BaseException, at: Any) -> bool:
-            caught.append(error)
-            return True
-
-        @ffi.callback("bool(void *)", onerror=on_error)  # type: ignore[untyped-decorator]
-        def abort(data: Any) -> bool:
-            return bool(caught)
-
-        self._lib.llama_set_abort_callback(self._handle, abort, ffi.NULL)
+    def _decode_interruptibly(self, batch: Any) -> int:
+        self._interrupts.clear()
+        self._lib.llama_set_abort_callback(self._handle, self._abort, ffi.NULL)
         try:
-            status = self._lib.llama_decode(self._handle, batch)
+            status = int(self._lib.llama_decode(self._handle, batch))
         finally:
             self._lib.llama_set_abort_callback(self._handle, ffi.NULL, ffi.NULL)
-        return status, caught[0] if caught else None
+        if self._interrupts:
+            raise self._interrupts[0]
+        return status
 
-    def _logits(self, rows: Sequence[Rows], n_outputs: int) -> tuple[Logits, ...]:
+    def _logits(self, rows: Sequence[Rows]) -> tuple[Logits, ...]:
+        n_outputs = sum(r.n_outputs for r in rows)
         if n_outputs == 0:
             self._lib.llama_synchronize(self._handle)
             return tuple(np.empty((0, self.n_vocab), dtype=np.float32) for _ in rows)

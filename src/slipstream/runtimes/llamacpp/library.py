@@ -46,9 +46,14 @@ int32_t llama_model_n_ctx_train(const void *model);
 bool llama_model_is_recurrent(const void *model);
 bool llama_model_is_hybrid(const void *model);
 int32_t llama_model_desc(const void *model, char *buffer, size_t size);
+int32_t llama_model_meta_val_str(const void *model, const char *key, char *buffer, size_t size);
+uint64_t llama_model_n_params(const void *model);
+uint64_t llama_model_size(const void *model);
 
 int32_t llama_vocab_n_tokens(const void *vocab);
 llama_token llama_vocab_bos(const void *vocab);
+llama_token llama_vocab_eos(const void *vocab);
+const char *llama_vocab_get_text(const void *vocab, llama_token token);
 bool llama_vocab_get_add_bos(const void *vocab);
 bool llama_vocab_is_eog(const void *vocab, llama_token token);
 int32_t llama_tokenize(const void *vocab, const char *text, int32_t size, llama_token *tokens, int32_t n_max,
@@ -58,9 +63,6 @@ int32_t llama_token_to_piece(const void *vocab, llama_token token, char *buffer,
 
 void *llama_init_from_model(void *model, struct llama_context_params params);
 void llama_free(void *ctx);
-uint32_t llama_n_ctx(const void *ctx);
-uint32_t llama_n_ctx_seq(const void *ctx);
-uint32_t llama_n_ubatch(const void *ctx);
 uint32_t llama_n_rs_seq(const void *ctx);
 void *llama_get_memory(const void *ctx);
 bool llama_memory_seq_rm(void *memory, llama_seq_id seq, llama_pos from, llama_pos to);
@@ -83,6 +85,11 @@ MODEL_DEFAULTS: Final = {
     "load_mode": -1,
     "lazy_mode": 1,
     "main_gpu": 0,
+    "devices": ffi.NULL,
+    "tensor_buft_overrides": ffi.NULL,
+    "tensor_split": ffi.NULL,
+    "progress_callback": ffi.NULL,
+    "kv_overrides": ffi.NULL,
     "vocab_only": False,
     "check_tensors": False,
     "use_extra_bufts": True,
@@ -100,22 +107,33 @@ CONTEXT_DEFAULTS: Final = {
     "n_outputs_max_per_seq": 1,
     "n_threads": 4,
     "n_threads_batch": 4,
+    "ctx_type": 0,
     "rope_scaling_type": -1,
     "pooling_type": -1,
     "attention_type": -1,
     "flash_attn_type": -1,
+    "rope_freq_base": 0.0,
+    "rope_freq_scale": 0.0,
     "yarn_ext_factor": -1.0,
+    "yarn_attn_factor": -1.0,
+    "yarn_beta_fast": -1.0,
+    "yarn_beta_slow": -1.0,
+    "yarn_orig_ctx": 0,
     "defrag_thold": -1.0,
+    "cb_eval": ffi.NULL,
     "type_k": 1,
     "type_v": 1,
     "moe_cache_size": 0,
+    "abort_callback": ffi.NULL,
     "embeddings": False,
     "offload_kqv": True,
     "no_perf": True,
     "op_offload": True,
     "swa_full": True,
     "kv_unified": False,
+    "samplers": ffi.NULL,
     "n_samplers": 0,
+    "ctx_other": ffi.NULL,
 }
 
 ERROR_LEVEL: Final = 4
@@ -132,7 +150,7 @@ def _log(level: int, text: Any, user_data: Any) -> None:
 
 def take_errors() -> str:
     """What llama.cpp has said of errors since the last call, the first of them: the others follow from it."""
-    first = _errors[0] if _errors else ""
+    first = _errors[0].splitlines()[0] if _errors and _errors[0] else ""
     _errors.clear()
     return first
 

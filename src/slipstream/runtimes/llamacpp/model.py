@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from slipstream.errors import InputError, ModelError
 
@@ -13,13 +14,24 @@ from .options import ModelOptions
 from .tokenizer import Tokenizer
 
 
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
 class LlamaModel:
-    """The weights and the vocabulary; several contexts may share them. Close the contexts first."""
+    """The weights and the vocabulary; several contexts may share them. Closing it closes its contexts first.
+
+    architecture, description, n_params, size_bytes, n_ctx_train: what llama.cpp says of it. is_recurrent: it keeps a
+    state that is overwritten as it reads, alone or beside attention (hybrid).
+    """
 
     def __init__(self, path: Path, options: ModelOptions | None = None) -> None:
         """Loads the file. Raises ModelError if llama.cpp can't, InputError for an unknown device."""
         self.lib = open_library()
         self.path = path
+        self._contexts: weakref.WeakSet[_Closeable] = weakref.WeakSet()
+        self.handle = ffi.NULL
+        check_file(path)
         self.options = options or ModelOptions()
         params = self.lib.llama_model_default_params()
         params.n_gpu_layers = self.options.n_gpu_layers
@@ -31,17 +43,21 @@ class LlamaModel:
         if self.handle == ffi.NULL:
             reason = take_errors() or "llama.cpp gives no reason"
             raise ModelError(
-                f"{path} cannot be loaded: {reason}.".replace("..", "."),
+                f"{path} cannot be loaded: {reason.rstrip('.')}.",
                 "Fetch the file again if it is damaged; a newer architecture needs a newer slipstream.",
             )
         self.tokenizer = Tokenizer(self.lib, self.handle)
         self.n_ctx_train = int(self.lib.llama_model_n_ctx_train(self.handle))
-        self.is_recurrent = bool(
-            self.lib.llama_model_is_recurrent(self.handle) or self.lib.llama_model_is_hybrid(self.handle)
-        )
+        is_hybrid = bool(self.lib.llama_model_is_hybrid(self.handle))
+        self.is_recurrent_only = bool(self.lib.llama_model_is_recurrent(self.handle)) and not is_hybrid
+        self.is_recurrent = self.is_recurrent_only or is_hybrid
+        self.n_params = int(self.lib.llama_model_n_params(self.handle))
+        self.size_bytes = int(self.lib.llama_model_size(self.handle))
         buffer = ffi.new("char[]", 256)
         self.lib.llama_model_desc(self.handle, buffer, 256)
         self.description = ffi.string(buffer).decode("utf-8", "replace")
+        self.lib.llama_model_meta_val_str(self.handle, b"general.architecture", buffer, 256)
+        self.architecture = ffi.string(buffer).decode("utf-8", "replace")
 
     def __enter__(self) -> LlamaModel:
         return self
@@ -49,11 +65,29 @@ class LlamaModel:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def closes_with(self, context: _Closeable) -> None:
+        """Registers a context, which must not outlive the model."""
+        self._contexts.add(context)
+
     def close(self) -> None:
-        """Frees the model; harmless when done twice."""
+        """Frees the model and its contexts; harmless when done twice."""
+        for context in list(self._contexts):
+            context.close()
         if self.handle != ffi.NULL:
             self.lib.llama_model_free(self.handle)
             self.handle = ffi.NULL
+
+
+def check_file(path: Path) -> None:
+    """Raises ModelError for what plainly is no GGUF file; llama.cpp judges the rest."""
+    hint = "Give the path of a GGUF file, or a name that `slipstream models` lists."
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}.", hint) from None
+    if magic != b"GGUF":
+        raise ModelError(f"{path} is not a GGUF file.", hint)
 
 
 def device_names(lib: Any) -> list[str]:

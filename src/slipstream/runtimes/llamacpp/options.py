@@ -62,6 +62,7 @@ class ContextOptions:
         if self.n_threads is not None:
             _check("threads", self.n_threads, 1, 512)
         _check("n_seq_max", self.n_seq_max, 1, 256)
+        _check("n_rollback", self.n_rollback, 0, 1024)
         _choose("cache-type-k", self.cache_type_k, CACHE_TYPES)
         _choose("cache-type-v", self.cache_type_v, CACHE_TYPES)
         _choose("flash-attn", self.flash_attn, FLASH_ATTENTION)

@@ -1,0 +1,208 @@
+"""The model drafter over a toy runtime: its cache is that of the text, whatever was accepted, asked or begun."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from toy import N_VOCAB, AlwaysTake, Clock, ToyRuntime
+
+from slipstream.decoding.protocols import Budget
+from slipstream.decoding.ring import Ring, SequenceState
+from slipstream.decoding.sampling import Sampler, Sampling
+from slipstream.drafters.model import ModelDrafter
+
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
+SAMPLINGS = [Sampling(temperature=0), Sampling(temperature=0.9, seed=3)]
+
+
+def greedy(row, drafted) -> int:
+    return int(row.argmax())
+
+
+def continuation(model: ToyRuntime, text: list[int], n: int) -> list[int]:
+    text = list(text)
+    for _ in range(n):
+        text.append(int(model.row(text).argmax()))
+    return text[-n:]
+
+
+def proposed(drafter: ModelDrafter, n: int, seq: int = 0) -> list[int]:
+    return drafter.propose(seq, Budget(n), greedy).tokens.tolist()
+
+
+def new_drafter(**options) -> tuple[ModelDrafter, ToyRuntime]:
+    runtime = ToyRuntime(**options)
+    return ModelDrafter(runtime, N_VOCAB), runtime
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_it_proposes_what_its_model_would_write(n):
+    drafter, runtime = new_drafter()
+    drafter.begin(0, TEXT)
+    draft = drafter.propose(0, Budget(n), greedy)
+    assert draft.tokens.tolist() == continuation(runtime, TEXT, n) and draft.is_chain
+    assert all(np.diff(draft.survival) <= 0) and 0 < draft.survival[-1] <= 1
+
+
+@pytest.mark.parametrize("n_proposed", [1, 3, 6])
+@pytest.mark.parametrize("n_accepted", range(7))
+def test_a_draft_accepted_in_part_leaves_the_cache_of_the_text(n_proposed, n_accepted):
+    drafter, runtime = new_drafter()
+    drafter.begin(0, TEXT)
+    draft = proposed(drafter, n_proposed)
+    accepted = draft[:n_accepted]
+    true = continuation(runtime, TEXT + accepted, 1)[0]
+    bonus = true if len(accepted) == n_proposed else (draft[len(accepted)] + 1) % N_VOCAB
+    drafter.observe(0, [*accepted, bonus])
+    text = [*TEXT, *accepted, bonus]
+    assert runtime.cache[0] == text[: len(runtime.cache[0])], "no row of a rejected token stays"
+    assert proposed(drafter, 4) == continuation(runtime, text, 4)
+    assert runtime.cache[0][: len(text)] == text
+
+
+def test_one_that_is_not_asked_for_several_rounds_catches_up():
+    drafter, runtime = new_drafter(n_batch=4)
+    drafter.begin(0, TEXT)
+    assert not runtime.passes, "reading is put off until it is asked"
+    drafter.observe(0, [1, 2, 3])
+    assert proposed(drafter, 3) == continuation(runtime, [*TEXT, 1, 2, 3], 3)
+    drafter.observe(0, [7])
+    for token in range(9):
+        drafter.observe(0, [token, token])
+    text = [*TEXT, 1, 2, 3, 7, *np.repeat(np.arange(9), 2).tolist()]
+    assert proposed(drafter, 3) == continuation(runtime, text, 3)
+
+
+def test_a_draft_that_nobody_judged_is_forgotten():
+    drafter, runtime = new_drafter()
+    drafter.begin(0, TEXT)
+    first = proposed(drafter, 5)
+    assert proposed(drafter, 2) == first[:2], "the pass of the target failed and is tried again"
+    drafter.observe(0, [12, 11])
+    assert proposed(drafter, 3) == continuation(runtime, [*TEXT, 12, 11], 3)
+
+
+@pytest.mark.parametrize("n_shared", [0, 1, 7, len(TEXT) - 1, len(TEXT)])
+@pytest.mark.parametrize("tail", [[], [12], [12, 0, 12]])
+def test_a_text_that_begins_alike_keeps_its_rows(n_shared, tail):
+    """Without a tail the cache holds all of the text: there was no row to propose from (IndexError)."""
+    drafter, runtime = new_drafter()
+    drafter.begin(0, TEXT)
+    drafter.observe(0, [*proposed(drafter, 3), 0])
+    n_before = len(runtime.passes)
+    text = TEXT[:n_shared] + tail
+    if not text:
+        return
+    drafter.begin(0, text)
+    assert proposed(drafter, 3) == continuation(runtime, text, 3)
+    assert runtime.cache[0][: len(text)] == text
+    assert runtime.passes[n_before][0].start == min(n_shared, len(text) - 1), "only the rest is read"
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_failing_pass_of_the_draft_does_no_lasting_harm(failing):
+    drafter, runtime = new_drafter(n_batch=8)
+    drafter.begin(0, TEXT)
+    real, n_calls = runtime.forward, iter(range(100))
+
+    def forward(rows):
+        if next(n_calls) == failing:
+            runtime.fail = RuntimeError("gives up")
+        return real(rows)
+
+    runtime.forward = forward
+    with pytest.raises(RuntimeError):
+        proposed(drafter, 5)
+    assert proposed(drafter, 5) == continuation(runtime, TEXT, 5)
+
+
+@pytest.mark.parametrize("n_draft", [N_VOCAB - 4, N_VOCAB, N_VOCAB + 5])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "0.9"])
+def test_no_token_is_proposed_that_the_target_lacks(n_draft, sampling):
+    drafter = ModelDrafter(ToyRuntime(n_vocab=n_draft), N_VOCAB)
+    sampler, text = Sampler(sampling, N_VOCAB), [3, 1, 4, 1, 5, 2]
+    drafter.begin(0, text)
+    seen = set()
+    for _ in range(40):
+        draft = drafter.propose(0, Budget(5), sampler.bind(text)).tokens.tolist()
+        seen |= set(draft)
+        committed = [draft[0], int(text[-1] * 3 + 1) % min(n_draft, N_VOCAB)]
+        text += committed
+        drafter.observe(0, committed)
+    assert max(seen) < min(n_draft, N_VOCAB) and len(seen) > 3
+
+
+def test_a_target_token_that_the_draft_lacks_does_not_stop_it():
+    """Padding tokens of the target are beyond a smaller draft's vocabulary."""
+    runtime = ToyRuntime(n_vocab=N_VOCAB - 2)
+    drafter = ModelDrafter(runtime, N_VOCAB)
+    drafter.begin(0, TEXT[:5])
+    drafter.observe(0, [*proposed(drafter, 2), N_VOCAB - 1])
+    assert drafter.propose(0, Budget(2), greedy).tokens.tolist() == []
+
+
+def test_it_stays_inside_its_own_context():
+    drafter, runtime = new_drafter(n_ctx=len(TEXT) + 3)
+    drafter.begin(0, TEXT)
+    assert len(proposed(drafter, 9)) == 3
+    drafter.observe(0, [1, 2, 3, 4])
+    assert proposed(drafter, 9) == []
+
+
+def test_it_stops_where_it_is_no_longer_sure():
+    drafter, _ = new_drafter()
+    drafter.begin(0, TEXT)
+    draft = drafter.propose(0, Budget(30, 0.3), greedy)
+    assert len(draft) < 30 and all(draft.survival >= 0.3)
+
+
+def test_sequences_are_kept_apart_and_an_ended_one_is_forgotten():
+    drafter, runtime = new_drafter()
+    drafter.begin(0, TEXT)
+    drafter.begin(2, TEXT[::-1])
+    assert proposed(drafter, 3) == continuation(runtime, TEXT, 3)
+    assert proposed(drafter, 3, seq=2) == continuation(runtime, TEXT[::-1], 3)
+    drafter.end(0)
+    drafter.end(0)
+    assert runtime.cache[0] == [] and runtime.cache[2]
+    drafter.begin(0, TEXT[3:])
+    assert proposed(drafter, 3) == continuation(runtime, TEXT[3:], 3)
+
+
+def test_the_rates_it_learns_are_those_that_came_true():
+    drafter, _ = new_drafter()
+    drafter.begin(0, TEXT)
+    before = list(drafter.acceptance.rates)
+    for _ in range(20):
+        draft = proposed(drafter, 3)
+        drafter.observe(0, [(draft[0] + 1) % N_VOCAB])
+    assert sum(drafter.acceptance.rates) < sum(before)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "0.9"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_in_the_ring_the_text_is_that_of_plain_decoding(sampling, seed):
+    """Seed 0 drafts with the target's own distribution, seed 1 with another model."""
+    target, draft = ToyRuntime(), ToyRuntime(seed=seed)
+    prompts = [TEXT, TEXT[::-1]]
+    texts: list[list[list[int]]] = []
+    for drafters in ([], [ModelDrafter(draft, N_VOCAB)]):
+        ring = Ring(target, drafters, AlwaysTake(4), Clock())
+        for _ in range(2):  # the second time, both caches hold the text already
+            states = [SequenceState(i, Sampler(sampling, N_VOCAB), lambda token: False, 60) for i in range(2)]
+            accepted = 0
+            for state, prompt in zip(states, prompts, strict=True):
+                ring.begin(state, prompt, 0)
+            while live := [s for s in states if not s.ended]:
+                accepted += sum(r.accepted for r in ring.step(live))
+            texts.append([s.tokens for s in states])
+    assert texts[0] == texts[1] == texts[2] == texts[3]
+    if seed == 0:
+        assert accepted > 60, "the same model with the same noise agrees with itself"
+
+
+@pytest.mark.parametrize("max_rollback", [0, 8])
+def test_a_model_that_goes_back_over_one_pass_alone_cannot_draft(max_rollback):
+    """It drafted, and the first rejected token was an error: each drafted token is a pass of its own."""
+    with pytest.raises(AssertionError, match="must go back"):
+        ModelDrafter(ToyRuntime(max_rollback=max_rollback), N_VOCAB)
