@@ -26,7 +26,7 @@ from slipstream.runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntim
 
 pytestmark = pytest.mark.model
 
-N_NEW = 20
+N_NEW = 16
 OPTIONS = ContextOptions(n_ctx=512, n_threads=1)
 """One thread: llama.cpp's threads wait for each other so eagerly that a busy machine makes two of them crawl."""
 WIDTH_MATTERS = 4.0

@@ -142,7 +142,7 @@ def test_a_target_token_that_the_draft_lacks_does_not_stop_it():
 
 
 def test_it_stays_inside_its_own_context():
-    drafter, runtime = new_drafter(n_ctx=len(TEXT) + 3)
+    drafter, _ = new_drafter(n_ctx=len(TEXT) + 3)
     drafter.begin(0, TEXT)
     assert len(proposed(drafter, 9)) == 3
     drafter.observe(0, [1, 2, 3, 4])

@@ -103,6 +103,7 @@ class LLM:
         self._owned = owned or ExitStack()
         self._cached: list[int] = []
         self._busy: Generation | None = None
+        self._closed = False
 
     def __enter__(self) -> LLM:
         return self
@@ -111,14 +112,19 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Frees the models; harmless when done twice."""
+        """Ends the answer in the making and frees the models; harmless when done twice."""
+        if self._busy is not None:
+            self._busy.close()
+        self._closed = True
         self._owned.close()
 
     def prompt_tokens(self, prompt: str | Messages, think: bool | None = None) -> list[int]:
         """Token ids of a prompt: a text as it is, or messages through the model's chat template.
 
-        Raises TemplateError if the template can't be rendered, or there is none.
+        Raises TemplateError if the template can't be rendered, or there is none; InputError after `close`.
         """
+        if self._closed:
+            raise InputError("This model was closed.", "Load it again.")
         if isinstance(prompt, str):
             return self.tokenizer.tokenize(prompt, add_special=True, parse_special=True)
         if self.template is None:
@@ -160,7 +166,8 @@ class LLM:
         templates that know it. speculate: False for plain decoding. ignore_end: goes on behind the end-of-text
         token, for measurements.
 
-        Raises InputError if the prompt is empty or leaves no room in the context, or an option is out of range.
+        Raises InputError if the prompt is empty or leaves no room in the context, or an option is out of range; what
+        `prompt_tokens` raises.
         """
         began = time.perf_counter()
         if max_tokens is not None and max_tokens < 1:

@@ -27,7 +27,9 @@ Model = Annotated[str, typer.Argument(help="A path, smollm2, hf:org/repo[:quant]
 Draft = Annotated[
     str, _option(LOADING, "--draft", "-md", help="auto, off, suffix, or a draft model (the suffix drafter stays).")
 ]
-Ctx = Annotated[int | None, _option(LOADING, "--ctx", "-c", help="Context length; the model's, 8192 at most, if not given.")]
+Ctx = Annotated[
+    int | None, _option(LOADING, "--ctx", "-c", help="Context length; the model's, at most 8192, by default.")
+]
 Threads = Annotated[int | None, _option(LOADING, "--threads", "-t", help="CPU threads; physical cores if not given.")]
 Batch = Annotated[int, _option(LOADING, "--batch", "-b", help="Tokens of the prompt read in one pass.")]
 GpuLayers = Annotated[int, _option(LOADING, "--gpu-layers", "-ngl", help="Layers kept on the GPU; -1 for all.")]
@@ -99,7 +101,7 @@ def sampling(
 
 
 def _bias(text: str) -> tuple[int, float]:
-    sign = max(text.rfind("+"), text.rfind("-"))
+    sign = next((i for i, character in enumerate(text) if character in "+-"), 0)
     try:
         return int(text[:sign]), float(text[sign:])
     except ValueError:

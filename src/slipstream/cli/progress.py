@@ -16,7 +16,9 @@ def loading() -> Iterator[tuple[Callable[[str, float], None], Callable[[str], bo
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    # Where nobody watches, rich would still leave an empty line.
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task("loading", total=1.0)
 
     def progress(doing: str, done: float) -> None:

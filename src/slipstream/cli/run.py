@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -104,7 +105,12 @@ def _print_json(model: str, sampling: Sampling, completion: Completion) -> None:
         "text": completion.text,
         "tokens": completion.tokens,
         "finish_reason": completion.finish_reason,
-        "sampling": {**asdict(sampling), "logit_bias": dict(sampling.logit_bias)},
+        "sampling": {**asdict(sampling), "logit_bias": {t: _finite(b) for t, b in sampling.logit_bias.items()}},
         "statistics": completion.statistics.to_data(),
     }
-    typer.echo(json.dumps(result, ensure_ascii=False))
+    typer.echo(json.dumps(result, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(bias: float) -> float | str:
+    """JSON has no infinity."""
+    return bias if math.isfinite(bias) else str(bias)

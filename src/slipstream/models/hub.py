@@ -69,7 +69,7 @@ def _download(repository: str, wanted: str | None, confirm: Callable[[str], bool
     except ImportError:
         raise ModelError(
             f"{repository} is not on this machine, and fetching it needs huggingface_hub.",
-            "Run pip install 'slipstream[hub]'.",
+            "Run pip install huggingface_hub.",
         ) from None
     try:
         siblings = HfApi().model_info(repository, files_metadata=True).siblings or []
