@@ -315,7 +315,6 @@ def test_a_damaged_cost_file_is_measured_anew(smollm2_path, empty_cache, damage)
 
 
 @model_needed
-@pytest.mark.xfail(raises=OverflowError, strict=True, reason="CostCurve.from_data doesn't catch OverflowError")
 def test_a_cost_file_with_a_number_beyond_all_floats_is_measured_anew(smollm2_path, empty_cache):
     new_load(smollm2_path, [])
     (file,) = empty_cache.iterdir()
@@ -324,7 +323,6 @@ def test_a_cost_file_with_a_number_beyond_all_floats_is_measured_anew(smollm2_pa
 
 
 @model_needed
-@pytest.mark.xfail(raises=AssertionError, strict=True, reason="cost.measure reads a prefix of 8 in one pass")
 @pytest.mark.parametrize("n_batch", [1, 4])
 def test_a_batch_smaller_than_the_probe_s_prefix(smollm2_path, empty_cache, n_batch):
     options = ContextOptions(n_ctx=64, n_threads=1, n_batch=n_batch)

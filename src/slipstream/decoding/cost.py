@@ -72,7 +72,7 @@ class CostCurve:
         """The curve that `to_data` described, or None where the data is damaged."""
         try:
             seconds = {int(w): float(t) for w, t in data["seconds"].items()}
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return None
         if 1 not in seconds or not all(w >= 1 and 0 < t < math.inf for w, t in seconds.items()):
             return None
@@ -95,7 +95,7 @@ def measure(
     widest = min(MAX_WIDTH, runtime.n_ctx - 1, runtime.n_batch)
     if runtime.max_rollback is not None:
         widest = min(widest, max(runtime.max_rollback, 1))
-    prefix = min(PREFIX, runtime.n_ctx - widest)
+    prefix = min(PREFIX, runtime.n_ctx - widest, runtime.n_batch)
     tokens = [text[i % len(text)] for i in range(prefix + widest)]
     runtime.forward([Rows(0, tokens[:prefix], 0, 0)])
     samples: dict[int, list[float]] = {}
