@@ -172,6 +172,8 @@ class LLM:
         began = time.perf_counter()
         if max_tokens is not None and max_tokens < 1:
             raise InputError(f"max_tokens is {max_tokens}.", "It must be 1 or more.")
+        if isinstance(stop, str):
+            raise InputError(f"stop is the text {stop!r}.", "Give a list of stop strings.")
         if any(not s for s in stop):
             raise InputError("A stop string is empty.", "Give at least one character.")
         if self._busy is not None:

@@ -110,7 +110,8 @@ def _check_rollback(path: Path, runtime: LlamaRuntime) -> None:
 def _cost(path: Path, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, progress: Progress) -> CostCurve:
     """The cost curve of a runtime: the stored one, or one measured now for `cap_s` seconds at most."""
     status = path.stat()
-    key = {"model": str(path.resolve()), "size": status.st_size, "time": status.st_mtime_ns, **runtime.cost_key}
+    file = {"model": str(path.resolve()), "size": status.st_size, "time": status.st_mtime_ns}
+    key = {**file, "probe_s": cap_s, **runtime.cost_key}
     known = estimates.load_cost(key)
     if known is not None:
         return known
