@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from gguf_files import write_gguf
+from tiny_models import write_tiny
 
 from slipstream.cli import main as cli
 
@@ -304,3 +305,10 @@ def test_models(capsys, monkeypatch, tmp_path):
     assert "tiny-one" in run()
     (listed,) = json.loads(run("--json"))
     assert listed["name"].startswith("tiny-one") and listed["architecture"] == "llama"
+
+
+def test_a_model_that_cannot_go_back_is_decoded_plainly_and_says_so(slipstream, tmp_path):
+    model = write_tiny(tmp_path / "mamba.gguf", "mamba")
+    code, out, err = slipstream("run", model, "ab", "--raw", "-n", 3, "--temp", 0, "-t", 1)
+    assert code == 0 and out.strip() and "decoding plainly" in err
+    assert "decoding plainly" not in slipstream("run", model, "ab", "--raw", "-n", 3, "-t", 1, "--draft", "off")[2]

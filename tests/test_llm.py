@@ -320,6 +320,7 @@ def test_a_cost_file_with_a_number_beyond_all_floats_is_measured_anew(smollm2_pa
     (file,) = empty_cache.iterdir()
     file.write_text('{"format": 1, "seconds": {"1": 1' + "0" * 400 + "}}")
     new_load(smollm2_path, [])
+    assert 0 < json.loads(file.read_text())["seconds"]["1"] < 60
 
 
 @model_needed

@@ -193,11 +193,11 @@ def test_a_runtime_that_cannot_go_back_decodes_plainly():
     assert not right.texts, "nobody was even told"
 
 
-def test_without_speculation_nobody_is_asked():
-    answers = {0: plain(0, GREEDY, list(PROMPTS[0]))}
+def test_without_drafters_decoding_is_plain_even_where_a_wider_pass_is_cheaper():
     state = new_state(0, GREEDY, list(PROMPTS[0]))
-    ring = Ring(ToyRuntime(), [scripts(answers)["right"]], AlwaysTake(3), Clock(), speculate=False)
-    assert all(r.drafted == 0 for r in run(ring, [state], [list(PROMPTS[0])])) and state.tokens == answers[0]
+    rounds = run(Ring(ToyRuntime(), [], Control(CostCurve({1: 1.0, 4: 0.3})), Clock()), [state], [list(PROMPTS[0])])
+    assert rounds and all((r.drafted, r.width) == (0, 1) for r in rounds)
+    assert state.tokens == plain(0, GREEDY, list(PROMPTS[0]))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("llama.cpp gives up"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])

@@ -160,6 +160,8 @@ def open_model(
             confirm=_always if yes else confirm,
             progress=progress,
         )
+    if draft != "off" and not llm.speculates:
+        typer.echo("slipstream: this architecture cannot take tokens back; decoding plainly.", err=True)
     if think is not None and not (llm.template and llm.template.knows_thinking):
         llm.close()
         raise InputError("This model's chat template knows no thinking.", "Leave --think and --no-think away.")

@@ -43,11 +43,9 @@ class _Proposal:
 class Ring:
     """Runs rounds over one runtime. Drafters are asked in the order given, the free ones first."""
 
-    def __init__(
-        self, runtime: Runtime, drafters: Sequence[Drafter], control: Control, clock: Clock, speculate: bool = True
-    ) -> None:
+    def __init__(self, runtime: Runtime, drafters: Sequence[Drafter], control: Control, clock: Clock) -> None:
         self.runtime = runtime
-        self.drafters = drafters if speculate and runtime.max_rollback != 0 else ()
+        self.drafters = drafters if runtime.max_rollback != 0 else ()
         self.control = control
         self.clock = clock
 
@@ -126,7 +124,8 @@ class Ring:
 
     def _plan(self, live: Sequence[SequenceState], drafts: Sequence[Draft]) -> tuple[list[Draft], list[Rows]]:
         assert all(draft.is_chain for draft in drafts), "the cache of a sequence holds one line of tokens"
-        plan = self.control.plan(drafts, self.runtime.n_batch)
+        # Plain decoding is one token a sequence, whatever a wider pass costs.
+        plan = self.control.plan(drafts, self.runtime.n_batch if self.drafters else len(live))
         chosen = [draft.select(nodes) for draft, nodes in zip(drafts, plan.nodes, strict=True)]
         padding = plan.width - len(live) - sum(map(len, chosen))
         rows = []
