@@ -21,12 +21,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from slipstream.decoding.choice import Choice, Sampler
 from slipstream.decoding.control import Control
 from slipstream.decoding.cost import CostCurve
 from slipstream.decoding.draft import Draft, chain
-from slipstream.decoding.protocols import Budget, Choose, Pass, Rows
+from slipstream.decoding.protocols import Budget, Pass, Rows
 from slipstream.decoding.ring import Ring, SequenceState
-from slipstream.decoding.sampling import Sampler, Sampling
+from slipstream.decoding.sampling import Sampling
 from slipstream.drafters.suffix import SuffixDrafter
 
 N_VOCAB = 151_936
@@ -73,11 +74,11 @@ class Prepared:
 
     def end(self, seq: int) -> None: ...
 
-    def propose(self, seq: int, budget: Budget, choose: Choose) -> Draft:
+    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
         began = time.perf_counter()
         tokens: list[int] = []
         for row in self.rows[:N_DRAFT]:
-            tokens.append(choose(row, tokens))
+            tokens.append(choice(row, tokens))
         draft = chain(tokens, [0.99**i for i in range(1, N_DRAFT + 1)])
         self.inside_s += time.perf_counter() - began
         return draft

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from toy import AlwaysTake, Clock, Scripted
 
+from slipstream.decoding.choice import Sampler
 from slipstream.decoding.protocols import Drafter, Logits, Pass, Rows, Runtime
 from slipstream.decoding.ring import Ring, SequenceState
-from slipstream.decoding.sampling import Sampler, Sampling
+from slipstream.decoding.sampling import Sampling
 from slipstream.drafters.model import ModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.models.gguf import read_gguf

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from toy import N_VOCAB, AlwaysTake, Clock, ToyRuntime
 
+from slipstream.decoding.choice import Sampler
 from slipstream.decoding.protocols import Budget
 from slipstream.decoding.ring import Ring, SequenceState
-from slipstream.decoding.sampling import Sampler, Sampling
+from slipstream.decoding.sampling import Sampling
 from slipstream.drafters.model import ModelDrafter
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
 SAMPLINGS = [Sampling(temperature=0), Sampling(temperature=0.9, seed=3)]
 
 
-def greedy(row, drafted) -> int:
-    return int(row.argmax())
+greedy = Sampler(Sampling(temperature=0), N_VOCAB).bind([])
 
 
 def continuation(model: ToyRuntime, text: list[int], n: int) -> list[int]:

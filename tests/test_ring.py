@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from toy import N_VOCAB, AlwaysTake, Clock, Scripted, ToyRuntime
 
+from slipstream.decoding.choice import Sampler
 from slipstream.decoding.control import Control
 from slipstream.decoding.cost import CostCurve
 from slipstream.decoding.ring import Ring, SequenceState
-from slipstream.decoding.sampling import Sampler, Sampling
+from slipstream.decoding.sampling import Sampling
 from slipstream.decoding.statistics import Round
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import InputError

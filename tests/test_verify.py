@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream.decoding.choice import Sampler
 from slipstream.decoding.draft import EMPTY, Draft, chain
-from slipstream.decoding.sampling import Sampler, Sampling
-from slipstream.decoding.verify import Verdict, verify
+from slipstream.decoding.sampling import Sampling
+from slipstream.decoding.verdict import Verdict
+from slipstream.decoding.verify import match, verify
 
 N = 5
 TABLE = np.random.default_rng(0).normal(0, 1, (N, N, N)).astype(np.float32)
@@ -100,5 +102,5 @@ def test_reads_only_the_rows_on_the_path() -> None:
 
     draft = chain([1, 2, 0], [1.0] * 3)
     rows = np.array([[0, 1], [1, 4], [2, 0], [3, 0]], np.float32)
-    assert verify(draft, rows, choose) == Verdict((0,), (1, 4))
+    assert match(draft, rows, choose) == Verdict((0,), (1, 4))
     assert [index for index, _ in read] == [0, 1]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from slipstream.decoding.choice import Choice
 from slipstream.decoding.control import Control
 from slipstream.decoding.cost import CostCurve
 from slipstream.decoding.draft import EMPTY, Draft, chain
-from slipstream.decoding.protocols import Budget, Choose, Logits, Pass, Rows
+from slipstream.decoding.protocols import Budget, Logits, Pass, Rows
 from slipstream.runtimes.markov import MarkovRuntime
 
 N_VOCAB = 13
@@ -74,7 +75,7 @@ class Scripted:
     def begin(self, seq: int, tokens: Sequence[int]) -> None:
         self.texts[seq] = list(tokens)
 
-    def propose(self, seq: int, budget: Budget, choose: Choose) -> Draft:
+    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
         assert budget.max_tokens >= 1
         tokens = self.script(seq, self.texts[seq])
         if self.obeys:

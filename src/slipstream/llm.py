@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
+from .decoding.choice import Sampler
 from .decoding.control import Control
 from .decoding.protocols import Drafter, Runtime
 from .decoding.ring import Ring, SequenceState
-from .decoding.sampling import Sampler, Sampling
+from .decoding.sampling import Sampling
 from .decoding.statistics import Round, Statistics
 from .errors import InputError, TemplateError
 from .models.template import ChatTemplate

@@ -116,19 +116,23 @@ class Control:
         return Plan(tuple(tuple(sorted(c)) for c in chosen), width)
 
     def _best(self, drafts: Sequence[Draft], limit: int) -> tuple[float, list[tuple[int, int]], int]:
-        base = len(drafts)
+        # A draft whose tokens were drawn is verified whole: its survival tells of the tokens, so to cut by it would
+        # change what the target writes. Its length was decided before.
+        taken = [(i, n) for i, draft in enumerate(drafts) if draft.q is not None for n in range(len(draft))]
+        base = len(drafts) + len(taken)
+        tokens = len(drafts) + sum(float(draft.survival.sum()) for draft in drafts if draft.q is not None)
         # Survival never rises along a path and the sort is stable: every head of this list is a set of trees.
-        nodes = sorted((-s, i, n) for i, draft in enumerate(drafts) for n, s in enumerate(draft.survival.tolist()))
+        free = [(i, draft) for i, draft in enumerate(drafts) if draft.q is None]
+        nodes = sorted((-s, i, n) for i, draft in free for n, s in enumerate(draft.survival.tolist()))
         width = self.cost.cheapest(base, limit)
-        best = base / self.cost.time(width), 0, width
-        tokens = float(base)
+        best = tokens / self.cost.time(width), 0, width
         for k in range(1, min(len(nodes), limit - base) + 1):
             tokens -= nodes[k - 1][0]
             width = self.cost.cheapest(base + k, limit)
             rate = tokens / self.cost.time(width)
             if rate > best[0]:
                 best = rate, k, width
-        return best[0], [(i, n) for _, i, n in nodes[: best[1]]], best[2]
+        return best[0], taken + [(i, n) for _, i, n in nodes[: best[1]]], best[2]
 
     def done(self, widths: Sequence[int], pass_s: float, rest_s: float, n_tokens: int) -> None:
         """A round gave `n_tokens` in a pass of `pass_s` seconds, computed in `widths`.

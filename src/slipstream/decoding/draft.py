@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .distribution import Distribution
+
 ROOT = -1
 """The parent of a draft's first tokens: the last committed token of the sequence."""
 
@@ -20,17 +22,19 @@ class Draft:
     parents:  int32 (n,), the index of each token's parent in the draft, `ROOT` for the first ones.
     survival: float64 (n,), the estimated probability that the token and all its ancestors are accepted;
               never increasing along a path. Whatever ranks, cuts or budgets drafts reads this alone.
-    q:        the distribution each token was drawn from, float64 (n, n_vocab); None for point masses.
+    q:        for each token the distribution it was drawn from; of siblings, which are drawn without replacement in
+              the order they stand, the whole one behind their parent. None for point masses.
     """
 
     tokens: NDArray[np.int32]
     parents: NDArray[np.int32]
     survival: NDArray[np.float64]
-    q: NDArray[np.float64] | None = None
+    q: tuple[Distribution, ...] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
         assert self.parents.shape == self.survival.shape == (n,), "one parent and one survival a token"
+        assert self.q is None or len(self.q) == n, "one distribution a token"
         assert all(ROOT <= p < i for i, p in enumerate(self.parents)), "a parent stands before its children"
 
     def __len__(self) -> int:
@@ -47,7 +51,7 @@ class Draft:
         index = np.asarray(nodes, dtype=np.intp)
         place = np.full(len(self) + 1, ROOT, dtype=np.int32)  # the last entry is that of ROOT itself
         place[index] = np.arange(len(index), dtype=np.int32)
-        q = None if self.q is None else self.q[index]
+        q = None if self.q is None else tuple(self.q[i] for i in nodes)
         return Draft(self.tokens[index], place[self.parents[index]], self.survival[index], q)
 
     def children(self, node: int) -> list[int]:
@@ -63,7 +67,7 @@ class Draft:
         return path[::-1]
 
 
-def chain(tokens: Sequence[int], survival: Sequence[float], q: NDArray[np.float64] | None = None) -> Draft:
+def chain(tokens: Sequence[int], survival: Sequence[float], q: tuple[Distribution, ...] | None = None) -> Draft:
     """A draft in which each token follows the one before it."""
     n = len(tokens)
     return Draft(

@@ -20,6 +20,8 @@ Keys = tuple[np.uint32, np.uint32, np.uint32, np.uint32]
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
+DOMAIN = 0xD1B54A32D192ED03
+"""Keeps the numbers of the rejection rules apart from the Gumbel noise of the same seed."""
 FEW = 2048
 """So many candidates get their exact scores at once."""
 
@@ -39,6 +41,14 @@ def keys(seed: int, position: int) -> Keys:
     a = _splitmix64((state + (2 * position + 1) * GOLDEN) & MASK)
     b = _splitmix64((state + (2 * position + 2) * GOLDEN) & MASK)
     return np.uint32(a >> 32), np.uint32(a & 0xFFFFFFFF), np.uint32(b >> 32), np.uint32(b & 0xFFFFFFFF)
+
+
+def uniform(seed: int, stream: int, n_round: int, node: int) -> float:
+    """A number of [0, 1) with 53 random bits: a pure function of its four names (`node` from −1 on)."""
+    state = _splitmix64(seed ^ DOMAIN)
+    for name in (stream, n_round, node + 1):
+        state = _splitmix64((state + (name + 1) * GOLDEN) & MASK)
+    return float((state >> 11) * 2.0**-53)
 
 
 def _lowbias32(x: Hashed, key: np.uint32, spare: Hashed) -> Hashed:

@@ -5,20 +5,20 @@ Both are protocols, so that the core knows no library; `runtimes/` and `drafters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .draft import Draft
 
+if TYPE_CHECKING:
+    from .choice import Choice
+
 Logits = NDArray[np.float32]
 """Rows of raw logits, float32 (n_rows, n_vocab)."""
-
-Choose = Callable[[Logits, Sequence[int]], int]
-"""Picks the next token of a sequence from a raw row (n_vocab,) and the tokens drafted since its last commit."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,12 @@ class Drafter(Protocol):
     def begin(self, seq: int, tokens: Sequence[int]) -> None:
         """Starts (or starts afresh) the sequence `seq` with the tokens that were read."""
 
-    def propose(self, seq: int, budget: Budget, choose: Choose) -> Draft:
+    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
         """A draft of at most `budget.max_tokens`, empty where there is nothing to say. Commits nothing.
 
-        `choose` picks tokens as the target would, given logits; a drafter without logits has no use for it.
+        `choice` picks tokens as the target would, given logits; a drafter without logits has no use for it. Where
+        `choice.draws`, a drafter that draws its tokens says from which distributions, and decides whether to go on
+        by what it knew before it drew: a draft that is cut for the token it drew changes what the target writes.
         """
 
     def observe(self, seq: int, tokens: Sequence[int]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from .choice import Sampler
 from .control import Control
 from .cost import Clock
 from .draft import EMPTY, Draft
 from .protocols import Drafter, Pass, Rows, Runtime
-from .sampling import Sampler
 from .statistics import Round
-from .verify import Verdict, verify
+from .verdict import Verdict
+from .verify import verify
 
 
 @dataclass
@@ -100,18 +101,22 @@ class Ring:
         room = self._room(state) // n_live if self.runtime.max_rollback is not None else self._room(state)
         best, author, rate = EMPTY, "", 0.0
         asked: list[tuple[str, Draft, float]] = []
-        choose = state.sampler.bind(state.tokens)
+        choice = state.sampler.bind(state.tokens)
         for drafter in self.drafters:
             budget = self.control.budget(drafter.name, room, rate)
             if budget is None:
                 continue
             began = self.clock()
-            draft = drafter.propose(state.seq, budget, choose)
+            draft = drafter.propose(state.seq, budget, choice)
             seconds = self.clock() - began
             # Drafts are in topological order: the head of one that is too long is a draft.
             draft = draft.select(range(min(len(draft), budget.max_tokens)))
             self.control.asked(drafter.name, seconds)
             asked.append((drafter.name, draft, seconds))
+            if len(draft) and draft.q is not None:
+                # Its tokens were drawn: to prefer another draft now would be to choose by what was drawn.
+                best, author = draft, drafter.name
+                break
             draft_rate = self.control.rate(draft) if len(draft) and len(self.drafters) > 1 else 0.0
             if len(draft) and draft_rate >= rate:
                 best, author, rate = draft, drafter.name, draft_rate

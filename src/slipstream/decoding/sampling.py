@@ -1,20 +1,22 @@
-"""Sampling: what the user asks for, and the way from a row of logits to one token."""
+"""Sampling: what the user asks for, and the way from a row of logits to the tokens that may be chosen."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .noise import CoupledChoice, scaled
-from .protocols import Choose, Logits
+from .distribution import Distribution
+from .noise import scaled
+from .protocols import Logits
 from .truncation import min_p, top_k, top_p
 
 NO_HISTORY: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+RULES = ("coupled", "rejection", "block")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -25,7 +27,9 @@ class Sampling:
     Order: logit bias, penalties (repetition, presence, frequency over the last `repeat_last_n` tokens), top-k,
     top-p, min-p, temperature. `temperature` 0 takes the arg-max. `top_k` 0, `top_p` 1 and `min_p` 0 switch a
     filter off; `repeat_last_n` 0 switches the penalties off and −1 means the whole sequence. A `logit_bias` of
-    −inf bans a token. Raises InputError for a value out of range.
+    −inf bans a token. `verification` is the rule above temperature 0, one of `RULES`; see `verify`.
+
+    Raises InputError for a value out of range.
     """
 
     temperature: float = 0.8
@@ -38,6 +42,7 @@ class Sampling:
     repeat_last_n: int = 64
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
+    verification: str = "coupled"
 
     def __post_init__(self) -> None:
         t, finite = self.temperature, math.isfinite
@@ -52,6 +57,7 @@ class Sampling:
         last_n = self.repeat_last_n
         _check("repeat_last_n", last_n, _is_int(last_n) and last_n >= -1, "−1 (everything), 0 (off) or more")
         _check("seed", self.seed, _is_int(self.seed) and 0 <= self.seed < 2**64, "a whole number from 0 to 2⁶⁴ − 1")
+        _check("verification", self.verification, self.verification in RULES, "one of " + ", ".join(RULES))
         for token, bias in self.logit_bias.items():
             _check("logit_bias token", token, _is_int(token) and token >= 0, "a token id, 0 or more")
             _check(f"logit_bias of token {token}", bias, finite(bias) or bias == -math.inf, "a number or -inf")
@@ -156,12 +162,11 @@ class Chain:
         possible = scores > -np.inf
         return Candidates((np.arange(len(row)) if ids is None else ids)[possible], scores[possible])
 
-    def distribution(self, row: Logits, window: NDArray[np.integer] = NO_HISTORY) -> NDArray[np.float64]:
-        """The distribution that the options define: float64 (n,), sums to 1, exactly 0 for tokens cut off."""
+    def distribution(self, row: Logits, window: NDArray[np.integer] = NO_HISTORY) -> Distribution:
+        """The distribution that the options define: of the tokens that are not cut off."""
         candidates = self.candidates(row, window)
-        weights = np.exp(candidates.logits)
-        distribution = np.zeros(len(row))
-        distribution[candidates.ids] = weights / weights.sum()
+        distribution = Distribution.of_weights(candidates.ids, np.exp(candidates.logits))
+        assert distribution is not None, "the largest logit is 0"
         return distribution
 
 
@@ -169,52 +174,3 @@ def _store(row: Logits, tokens: NDArray[np.integer], logits: NDArray[np.float64]
     """Writes float64 logits; none becomes +inf, so that differences stay defined."""
     with np.errstate(over="ignore"):
         row[tokens] = np.minimum(logits, FLOAT32_MAX)
-
-
-class Sampler:
-    """Chooses tokens as the options say: a pure function of (row, history, position) and the seed.
-
-    At temperature 0 the arg-max, the lowest token among equals; else the choice coupled to the noise of (seed,
-    position, token), see `noise`. Keeps nothing between calls but scratch memory: one sampler for each thread.
-    """
-
-    def __init__(self, sampling: Sampling, n_vocab: int) -> None:
-        self.sampling = sampling
-        self.chain = Chain(sampling, n_vocab)
-        self._coupled = CoupledChoice(sampling.seed, sampling.temperature)
-        self._is_plain = sampling.greedy and not sampling.penalises and not sampling.logit_bias
-
-    def choose(self, row: Logits, window: NDArray[np.integer], position: int) -> int:
-        """The token at `position` (the number of tokens before it), given its raw row and what penalties look at."""
-        if self._is_plain:
-            return int(row.argmax())
-        row = self.chain.adjust(row, window)
-        if self.sampling.greedy:
-            return int(row.argmax())
-        ids, logits = self.chain.keep(row)
-        return self._coupled(logits, ids, position)
-
-    def bind(self, tokens: Sequence[int]) -> Choose:
-        """The choice for one sequence, given its committed tokens (prompt included). Valid until its next commit."""
-        if self._is_plain:
-            return _argmax
-        n_tokens = len(tokens)
-        past = self._window(tokens)
-
-        def choose(row: Logits, drafted: Sequence[int]) -> int:
-            return self.choose(row, self._window(drafted, past), n_tokens + len(drafted))
-
-        return choose
-
-    def _window(self, tokens: Sequence[int], past: NDArray[np.int32] = NO_HISTORY) -> NDArray[np.int32]:
-        """The last `repeat_last_n` tokens of past + tokens; nothing where nobody looks back."""
-        n = self.sampling.repeat_last_n
-        if not self.sampling.penalises:
-            return NO_HISTORY
-        recent = np.asarray(tokens if n < 0 else tokens[-n:], dtype=np.int32)
-        window = np.concatenate((past, recent))
-        return window if n < 0 else window[-n:]
-
-
-def _argmax(row: Logits, drafted: Sequence[int]) -> int:
-    return int(row.argmax())

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..decoding.acceptance import Acceptance
+from ..decoding.chance import Stream
+from ..decoding.choice import Choice
+from ..decoding.distribution import Distribution
 from ..decoding.draft import EMPTY, Draft, chain
-from ..decoding.protocols import Budget, Choose, Logits, Rows, Runtime
+from ..decoding.protocols import Budget, Logits, Rows, Runtime
 
 N_BANDS = 10
 PRIORS = tuple((band + 0.5) / N_BANDS for band in range(N_BANDS))
@@ -22,19 +25,21 @@ class _Text:
     """tokens: the committed ones; n_cached: rows in the draft's cache that are right for them.
 
     proposed and bands: what was drafted last and how sure the model was; observed once, then empty.
+    drawn: whether the tokens were drawn.
     """
 
     tokens: list[int] = field(default_factory=list)
     n_cached: int = 0
     proposed: list[int] = field(default_factory=list)
     bands: list[int] = field(default_factory=list)
+    drawn: bool = False
 
 
 class ModelDrafter:
     """Implements `decoding.protocols.Drafter` over a runtime of its own, whose cache nobody else touches.
 
-    It picks its tokens by the target's own rule (`choose`), with the same noise above temperature 0, so that it
-    agrees with the target as often as it can.
+    It picks its tokens by the target's own rule, with the same noise above temperature 0, so that it agrees with the
+    target as often as it can; under the rejection rules it draws them, with randomness of its own.
     """
 
     name = "model"
@@ -44,6 +49,7 @@ class ModelDrafter:
         assert runtime.max_rollback is None, "a draft is written token by token, and must go back over any number"
         self.runtime = runtime
         self.acceptance = Acceptance(PRIORS, PRIOR_WEIGHT)
+        self.drawn_acceptance = Acceptance(PRIORS, PRIOR_WEIGHT)
         self._n_vocab = n_vocab
         self._texts: dict[int, _Text] = {}
 
@@ -55,34 +61,55 @@ class ModelDrafter:
         self.runtime.keep(seq, same)
         self._texts[seq] = _Text(list(tokens), same)
 
-    def propose(self, seq: int, budget: Budget, choose: Choose) -> Draft:
+    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
         text = self._texts[seq]
         text.proposed, text.bands = [], []
         n_max = min(budget.max_tokens, self.runtime.n_ctx - len(text.tokens))
         if n_max < 1 or self._is_foreign(text):
             return EMPTY
+        text.drawn = choice.draws
+        write = self._draw if choice.draws else self._choose
+        return write(seq, text, n_max, budget.min_survival, choice)
+
+    def _choose(self, seq: int, text: _Text, n_max: int, min_survival: float, choice: Choice) -> Draft:
+        """The target's own choice, made with the draft's logits; each token's probability says how sure it is."""
         survival: list[float] = []
         alive = 1.0
-        row = self._catch_up(seq, text)
-        while True:
-            token = choose(row, text.proposed)
-            band = min(int(_probability(row, token) * N_BANDS), N_BANDS - 1)
+        while len(survival) < n_max:
+            row = self._next_row(seq, text)
+            token = choice(row, text.proposed)
+            band = _band(_probability(row, token))
             alive *= self.acceptance.rates[band]
             text.bands.append(band)
             text.proposed.append(token)
-            if alive < budget.min_survival:
+            if alive < min_survival:
                 break
             survival.append(alive)
-            if len(survival) == n_max:
-                break
-            row = self._forward(seq, [token], len(text.tokens) + len(survival) - 1)
         return chain(text.proposed[: len(survival)], survival)
+
+    def _draw(self, seq: int, text: _Text, n_max: int, min_survival: float, choice: Choice) -> Draft:
+        """Tokens drawn from the draft's own distribution; it stops by what is known before a token is drawn."""
+        survival: list[float] = []
+        q: list[Distribution] = []
+        alive = 1.0
+        while len(survival) < n_max:
+            distribution = choice.distribution(self._next_row(seq, text), text.proposed)
+            band = _band(float(distribution.probabilities.max()))
+            alive *= self.drawn_acceptance.rates[band]
+            if alive < min_survival:
+                break
+            text.proposed.append(choice.chance.draw(Stream.DRAFT, len(q), distribution))
+            text.bands.append(band)
+            survival.append(alive)
+            q.append(distribution)
+        return chain(text.proposed, survival, tuple(q)) if q else EMPTY
 
     def observe(self, seq: int, tokens: Sequence[int]) -> None:
         text = self._texts[seq]
+        acceptance = self.drawn_acceptance if text.drawn else self.acceptance
         agreed = 0
         for mine, true, band in zip(text.proposed, tokens, text.bands, strict=False):
-            self.acceptance.learn(band, mine == true)
+            acceptance.learn(band, mine == true)
             if mine != true:
                 break
             agreed += 1
@@ -96,6 +123,12 @@ class ModelDrafter:
     def end(self, seq: int) -> None:
         if self._texts.pop(seq, None) is not None:
             self.runtime.keep(seq, 0)
+
+    def _next_row(self, seq: int, text: _Text) -> Logits:
+        """The row behind everything proposed so far."""
+        if not text.proposed:
+            return self._catch_up(seq, text)
+        return self._forward(seq, text.proposed[-1:], len(text.tokens) + len(text.proposed) - 1)
 
     def _is_foreign(self, text: _Text) -> bool:
         """Whether the text holds a token of the target's (padding) that the draft model doesn't have."""
@@ -120,6 +153,10 @@ class ModelDrafter:
             return np.concatenate([row, np.full(missing, -np.inf, dtype=np.float32)])
         shared: Logits = row[: self._n_vocab]
         return shared
+
+
+def _band(probability: float) -> int:
+    return min(int(probability * N_BANDS), N_BANDS - 1)
 
 
 def _probability(row: Logits, token: int) -> float:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..decoding.acceptance import Acceptance
+from ..decoding.choice import Choice
 from ..decoding.draft import Draft, chain
-from ..decoding.protocols import Budget, Choose
+from ..decoding.protocols import Budget
 from .automaton import SuffixAutomaton
 
 N_EVIDENCE = 6
@@ -69,7 +70,7 @@ class SuffixDrafter:
     def end(self, seq: int) -> None:
         self._texts.pop(seq, None)
 
-    def propose(self, seq: int, budget: Budget, choose: Choose) -> Draft:
+    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
         text = self._texts[seq]
         state = text.longest_repeated_suffix()
         matched = text.length[state]
