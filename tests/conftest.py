@@ -38,5 +38,5 @@ def own_cache(session_cache: Path, smollm2_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setenv(demo.ENVIRONMENT_VARIABLE, str(smollm2_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(session_cache))
-    monkeypatch.setattr(estimates, "folder", lambda: session_cache / "slipstream" / "cost")
+    monkeypatch.setattr(estimates, "folder", lambda: session_cache / "slipstream")
     return session_cache

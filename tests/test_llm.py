@@ -290,7 +290,7 @@ def new_load(path: Path, told: list[str], **options) -> Completion:
 
 @pytest.fixture
 def empty_cache(tmp_path, monkeypatch, own_cache) -> Path:
-    monkeypatch.setattr(estimates, "folder", lambda: tmp_path / "cost")
+    monkeypatch.setattr(estimates, "folder", lambda: tmp_path)
     return tmp_path / "cost"
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal
 
 from .decoding.choice import Sampler
 from .decoding.control import Control
+from .decoding.logprobs import MAX_TOP, TokenLogprob
 from .decoding.protocols import Drafter, Runtime
 from .decoding.ring import Ring, SequenceState
 from .decoding.sampling import Sampling
 from .decoding.statistics import Round, Statistics
+from .decoding.widths import WidthClasses
 from .errors import InputError, TemplateError
 from .models.template import ChatTemplate
 from .runtimes.llamacpp import Tokenizer
@@ -33,25 +35,29 @@ class Completion:
     """A finished answer.
 
     text: the answer. tokens: its token ids, the one that ended it included. finish_reason: "stop" (the model or a
-    stop string ended it), "length" (`max_tokens` or the context is used up) or "interrupted".
+    stop string ended it), "length" (`max_tokens` or the context is used up) or "interrupted". logprobs: one for each
+    token, where they were asked for.
     """
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     statistics: Statistics
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Generation:
     """An answer in the making: iterate over it for its `Piece`s as they are accepted.
 
-    `statistics`, `tokens` and `text` are up to date at each piece; `finish_reason` is None until the end. Leaving
-    the loop early, or calling `close`, ends the answer as "interrupted" and leaves the model ready for the next.
+    `statistics`, `tokens` and `logprobs` are up to date with the last round at each piece, `text` with the piece;
+    `finish_reason` is None until the end. Leaving the loop early, or calling `close`, ends the answer as
+    "interrupted" and leaves the model ready for the next.
     """
 
     def __init__(self, statistics: Statistics) -> None:
         self.statistics = statistics
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
         self._rounds: Rounds = _nothing()
@@ -60,6 +66,8 @@ class Generation:
         try:
             for pieces in self._rounds:
                 for piece in pieces:
+                    if self.finish_reason == "interrupted":
+                        return
                     self.text += piece.text
                     yield piece
         finally:
@@ -72,7 +80,8 @@ class Generation:
 
     def completion(self) -> Completion:
         """The answer so far, finished or not."""
-        return Completion(self.text, tuple(self.tokens), self.finish_reason or "interrupted", self.statistics)
+        reason = self.finish_reason or "interrupted"
+        return Completion(self.text, tuple(self.tokens), reason, self.statistics, tuple(self.logprobs))
 
 
 def _nothing() -> Rounds:
@@ -92,17 +101,23 @@ class LLM:
         control: Control,
         drafters: Sequence[Drafter],
         template: ChatTemplate | None = None,
+        classes: WidthClasses | None = None,
         owned: ExitStack | None = None,
     ) -> None:
-        """Puts loaded parts together; `slipstream.load` is the usual way. `owned` is closed with the LLM."""
+        """Puts loaded parts together; `slipstream.load` is the usual way. `owned` is closed with the LLM.
+
+        `classes`: what the width probe has shown of the runtime.
+        """
         self.runtime = runtime
         self.tokenizer = tokenizer
         self.template = template
         self.control = control
         self.drafters = tuple(drafters)
+        self.classes = classes or WidthClasses()
         self.speculates = bool(drafters) and runtime.max_rollback != 0
         self._owned = owned or ExitStack()
         self._cached: list[int] = []
+        self._cached_exactly = True
         self._busy: Generation | None = None
         self._closed = False
 
@@ -129,7 +144,9 @@ class LLM:
         if isinstance(prompt, str):
             return self.tokenizer.tokenize(prompt, add_special=True, parse_special=True)
         if self.template is None:
-            raise TemplateError("This model has no chat template.", "Give a text, or load with a template.")
+            raise TemplateError(
+                "This model has no chat template.", "Use --raw (in Python: give a text), or --template FILE."
+            )
         text = self.template.render(prompt, enable_thinking=think)
         if self.tokenizer.add_bos and self.template.bos and text.startswith(self.template.bos):
             text = text[len(self.template.bos) :]
@@ -143,9 +160,10 @@ class LLM:
         stop: Sequence[str] = (),
         think: bool | None = None,
         speculate: bool = True,
+        logprobs: int | None = None,
     ) -> Completion:
         """The whole answer; parameters and errors as for `stream`."""
-        generation = self.stream(prompt, sampling, max_tokens, stop, think, speculate)
+        generation = self.stream(prompt, sampling, max_tokens, stop, think, speculate, logprobs=logprobs)
         for _ in generation:
             pass
         return generation.completion()
@@ -159,32 +177,36 @@ class LLM:
         think: bool | None = None,
         speculate: bool = True,
         ignore_end: bool = False,
+        logprobs: int | None = None,
     ) -> Generation:
         """Starts an answer.
 
         prompt: a text, or messages for the chat template. sampling: `Sampling()` unless given. max_tokens: None for
         as many as the context holds. stop: strings that end the answer and are not part of it. think: passed to
         templates that know it. speculate: False for plain decoding. ignore_end: goes on behind the end-of-text
-        token, for measurements.
+        token, for measurements. logprobs: asks for each token's log-probability under the target's raw logits, and
+        those of so many of the likeliest tokens at its place, 0 to 100.
 
         Raises InputError if the prompt is empty or leaves no room in the context, or an option is out of range; what
         `prompt_tokens` raises.
         """
         began = time.perf_counter()
-        if max_tokens is not None and max_tokens < 1:
-            raise InputError(f"max_tokens is {max_tokens}.", "It must be 1 or more.")
-        if isinstance(stop, str):
-            raise InputError(f"stop is the text {stop!r}.", "Give a list of stop strings.")
+        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
+            raise InputError(f"max_tokens is {max_tokens}.", "It must be a whole number, 1 or more.")
+        if stop is None or isinstance(stop, str):
+            raise InputError(f"stop is {stop!r}.", "Give a list of stop strings.")
         if any(not s for s in stop):
             raise InputError("A stop string is empty.", "Give at least one character.")
         if self._busy is not None:
             self._busy.close()
+        if logprobs is not None and not 0 <= logprobs <= MAX_TOP:
+            raise InputError(f"logprobs is {logprobs}.", f"It must be from 0 to {MAX_TOP}.")
         tokens = self.prompt_tokens(prompt, think)
         self._check_length(tokens)
         sampler = Sampler(sampling or Sampling(), self.runtime.n_vocab)
         limit = self.runtime.n_ctx if max_tokens is None else min(self.runtime.n_ctx, len(tokens) + max_tokens)
         is_end = (lambda token: False) if ignore_end else self.tokenizer.is_eog
-        state = SequenceState(0, sampler, is_end, limit)
+        state = SequenceState(0, sampler, is_end, limit, logprobs)
         text = TextStream(stop)
         ring = Ring(self.runtime, self.drafters if speculate else (), self.control, time.perf_counter)
         statistics = Statistics(n_prompt=len(tokens))
@@ -205,21 +227,38 @@ class LLM:
         statistics = generation.statistics
         cached, self._cached = self._cached, []
         statistics.n_cached = self._reusable(cached, prompt)
+        exactly = self._cached_exactly or not statistics.n_cached
+        widths = set(self.control.widths[:1] or (1,))  # those of plain decoding
         try:
             done = ring.begin(state, prompt, statistics.n_cached)
             statistics.first(time.perf_counter() - began)
+            statistics.exact = exactly
             yield self._show(generation, done, state, text)
             while not (state.ended or text.stopped):
                 (done,) = ring.step([state])
-                statistics.add(done, self.control.plain_token_s)
-                yield self._show(generation, done, state, text)
+                widths |= {done.width, done.n_outputs}
+                statistics.exact = exactly and self.classes.shows(widths, done.n_context + done.width)
+                n_before = len(generation.tokens)
+                pieces = self._show(generation, done, state, text)
+                statistics.add(_head(done, len(generation.tokens) - n_before), self.control.plain_token_s)
+                yield pieces
             is_stop = text.stopped or state.is_end(state.tokens[-1])
             generation.finish_reason = "stop" if is_stop else "length"
             yield text.finish()
         finally:
-            # All tokens but the last, or fewer where a pass was interrupted.
-            self._cached = state.tokens[: min(self.runtime.held(0), max(len(state.tokens) - 1, 0))]
+            self._cached = self._left(state, len(prompt) + len(generation.tokens), text.stopped)
+            self._cached_exactly = statistics.exact
             self._busy = None
+
+    def _left(self, state: SequenceState, n_tokens: int, stopped: bool) -> list[int]:
+        """What the cache holds for the next prompt: all of the answer but its last token.
+
+        Fewer where a pass was interrupted. Nothing behind a stop string, though a draft may have gone on: the next
+        prompt must meet the cache that plain decoding would have left. A recurrent model cannot go back so far.
+        """
+        if stopped and self.runtime.max_rollback is not None:
+            return []
+        return state.tokens[: min(self.runtime.held(0), max(n_tokens - 1, 0))]
 
     def _show(self, generation: Generation, done: Round, state: SequenceState, text: TextStream) -> list[Piece]:
         pieces: list[Piece] = []
@@ -227,6 +266,7 @@ class LLM:
             if text.stopped:
                 break
             generation.tokens.append(token)
+            generation.logprobs += done.logprobs[i : i + 1]
             if not state.is_end(token):
                 pieces += text.push(self.tokenizer.piece(token), i < done.accepted)
         return pieces
@@ -246,3 +286,11 @@ class LLM:
         while same < min(len(cached), len(prompt) - 1) and cached[same] == prompt[same]:
             same += 1
         return same if same >= self.runtime.floor(0) else 0
+
+
+def _head(done: Round, n_tokens: int) -> Round:
+    """The round as far as it went into the answer: a stop string may have ended it within."""
+    if n_tokens == len(done.tokens):
+        return done
+    accepted = min(done.accepted, n_tokens)
+    return replace(done, tokens=done.tokens[:n_tokens], drafted=accepted, accepted=accepted)

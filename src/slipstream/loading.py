@@ -11,9 +11,10 @@ from . import estimates
 from .decoding.control import Control
 from .decoding.cost import MAX_WIDTH, CostCurve, measure
 from .decoding.protocols import Drafter
+from .decoding.widths import SHORT_ROWS, WidthClasses, probe, starts
 from .drafters.model import ModelDrafter
 from .drafters.suffix import SuffixDrafter
-from .errors import PairError
+from .errors import InputError, PairError
 from .llm import LLM
 from .models.gguf import GGUF, read_gguf
 from .models.pairing import same_vocabulary
@@ -26,6 +27,10 @@ Progress = Callable[[str, float], None]
 
 PROBE_S = 3.0
 DRAFT_PROBE_S = 0.5
+SMALL_BYTES = 3 << 29
+"""Models of up to 1.5 GiB are probed for width classes at load; larger ones when exact mode is asked for."""
+
+SHORT_BANDS = 2
 PROBE_TEXT = (
     "The quick brown fox jumps over the lazy dog. In 1984 the river rose by 3.7 metres and flooded the old town; "
     "nobody was hurt. def area(width, height): return width * height  # in square metres. What does the function "
@@ -42,6 +47,7 @@ def load(
     draft_options: ModelOptions | None = None,
     template: str | None = None,
     probe_s: float = PROBE_S,
+    exact: bool | None = None,
     confirm: Confirm = lambda question: True,
     progress: Progress = lambda doing, done: None,
 ) -> LLM:
@@ -54,6 +60,9 @@ def load(
     batch, KV cache types, flash attention; see `slipstream.runtimes.llamacpp`.
     template: a chat template (Jinja) instead of the model's own.
     probe_s: seconds that measuring t(w) may take where it is not known yet.
+    exact: True keeps all passes to widths whose rows agree to the last bit, so that the text, and every
+    log-probability, is that of plain decoding in this mode; False takes any width; None is True where the width
+    probe has shown that all widths agree. See `decoding.widths`.
     confirm: asked before anything is downloaded. progress: told what is going on.
 
     Raises ModelError, PairError, DownloadError, InputError, RuntimeLibraryError; see `slipstream.errors`.
@@ -64,7 +73,7 @@ def load(
     if small_path is not None:
         _check_pair(gguf, read_gguf(small_path))
     speculate = str(draft) != "off"
-    context = (context_options or ContextOptions()).with_rollback(MAX_WIDTH if speculate else 0)
+    context = (context_options or ContextOptions()).with_rollback(MAX_WIDTH if speculate or exact else 0)
     with ExitStack() as opened:
         progress("loading", 0.0)
         target = opened.enter_context(LlamaModel(path, target_options))
@@ -79,8 +88,11 @@ def load(
             _check_rollback(small_path, small_runtime)
             drafters.append(ModelDrafter(small_runtime, runtime.n_vocab))
             token_s["model"] = _cost(small_path, small_runtime, text, min(probe_s, DRAFT_PROBE_S), progress).time(1)
+        classes = _classes(path, runtime, text, exact, speculate, progress)
+        widths = classes.exact if exact or (exact is None and classes.is_free) else ()
         chat = _template(gguf, template)
-        return LLM(target.tokenizer, runtime, Control(cost, token_s), drafters, chat, opened.pop_all())
+        control = Control(cost, token_s, widths)
+        return LLM(target.tokenizer, runtime, control, drafters, chat, classes, opened.pop_all())
 
 
 def _template(gguf: GGUF, source: str | None) -> ChatTemplate | None:
@@ -107,16 +119,47 @@ def _check_rollback(path: Path, runtime: LlamaRuntime) -> None:
         )
 
 
+def _key(path: Path, runtime: LlamaRuntime) -> dict[str, object]:
+    """What an estimate holds for: this file, this build, these options."""
+    status = path.stat()
+    return {
+        "model": str(path.resolve()),
+        "size": status.st_size,
+        "time": status.st_mtime_ns,
+        **runtime.cost_key,
+    }
+
+
 def _cost(path: Path, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, progress: Progress) -> CostCurve:
     """The cost curve of a runtime: the stored one, or one measured now for `cap_s` seconds at most."""
-    status = path.stat()
-    file = {"model": str(path.resolve()), "size": status.st_size, "time": status.st_mtime_ns}
-    key = {**file, "probe_s": cap_s, **runtime.cost_key}
-    known = estimates.load_cost(key)
+    key = {**_key(path, runtime), "probe_s": cap_s}
+    known = CostCurve.from_data(estimates.load("cost", key))
     if known is not None:
         return known
     doing = f"measuring {path.name}"
     curve = measure(runtime, text, time.perf_counter, cap_s, lambda done: progress(doing, done))
     if cap_s > 0:
-        estimates.save_cost(key, curve)
+        estimates.save("cost", key, curve.to_data())
     return curve
+
+
+def _classes(
+    path: Path, runtime: LlamaRuntime, text: Sequence[int], exact: bool | None, speculate: bool, progress: Progress
+) -> WidthClasses:
+    """The width classes of a runtime: those stored, or of a short probe now, where they are asked for."""
+    key = _key(path, runtime)
+    known = WidthClasses.from_data(estimates.load("widths", key)) or WidthClasses()
+    at = starts(runtime.n_ctx, SHORT_ROWS)[:SHORT_BANDS]
+    wanted = exact or (exact is None and speculate and path.stat().st_size <= SMALL_BYTES)
+    if not wanted or len(known.bands) >= len(at) > 0:
+        return known
+    if not at:
+        raise InputError(
+            f"A context of {runtime.n_ctx} tokens is too short to compare the widths of passes.",
+            "Use a larger --ctx, or leave --exact away.",
+        )
+    doing = f"comparing widths of {path.name}"
+    bands = tuple(probe(runtime, text, at, SHORT_ROWS, lambda done: progress(doing, done)))
+    runtime.keep(0, 0)
+    estimates.save("widths", key, WidthClasses(bands).to_data())
+    return WidthClasses(bands)

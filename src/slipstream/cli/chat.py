@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slipstream.llm import LLM
 
 
+@options.grouped
 def chat(
     model: options.Model,
     system: options.System = None,
@@ -22,41 +23,16 @@ def chat(
     think: options.Think = None,
     stats: options.Stats = False,
     show_drafts: options.ShowDrafts = False,
-    draft: options.Draft = "auto",
-    ctx: options.Ctx = None,
-    threads: options.Threads = None,
-    batch: options.Batch = 512,
-    gpu_layers: options.GpuLayers = -1,
-    device: options.Device = None,
-    draft_gpu_layers: options.DraftGpuLayers = None,
-    draft_device: options.DraftDevice = None,
-    cache_type_k: options.CacheTypeK = "f16",
-    cache_type_v: options.CacheTypeV = "f16",
-    flash_attn: options.FlashAttention = "auto",
-    yes: options.Yes = False,
-    temperature: options.Temperature = 0.8,
-    top_k: options.TopK = 40,
-    top_p: options.TopP = 0.95,
-    min_p: options.MinP = 0.05,
-    repeat_penalty: options.RepeatPenalty = 1.0,
-    presence_penalty: options.PresencePenalty = 0.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    repeat_last_n: options.RepeatLastN = 64,
-    logit_bias: options.LogitBias = None,
-    seed: options.Seed = -1,
     max_tokens: options.MaxTokens = -1,
     stop: options.Stop = None,
+    *,
+    loading: options.LoadingOptions,
+    choosing: options.SamplingOptions,
 ) -> None:
     """Talk with a model; an empty line or Ctrl-D ends the conversation, Ctrl-C an answer."""
-    sampling = options.sampling(
-        temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
-        logit_bias, seed,
-    )  # fmt: skip
+    sampling = choosing.sampling()
     n_max = options.max_tokens(max_tokens)
-    with options.open_model(
-        model, draft, ctx, threads, batch, gpu_layers, device, draft_gpu_layers, draft_device, cache_type_k,
-        cache_type_v, flash_attn, template, think, yes,
-    ) as llm:  # fmt: skip
+    with loading.open(model, template, think) as llm:
         if llm.template is None:
             raise TemplateError("This model has no chat template.", "Give one with --template FILE.")
         messages = [{"role": "system", "content": system}] if system else []

@@ -1,11 +1,14 @@
-"""Options that `run` and `chat` share, under the names that users know from llama.cpp."""
+"""Options that commands share, under the names that users know from llama.cpp."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
@@ -26,6 +29,14 @@ Model = Annotated[str, typer.Argument(help="A path, smollm2, hf:org/repo[:quant]
 
 Draft = Annotated[
     str, _option(LOADING, "--draft", "-md", help="auto, off, suffix, or a draft model (the suffix drafter stays).")
+]
+Exact = Annotated[
+    bool | None,
+    typer.Option(
+        "--exact/--no-exact",
+        help="Keep to widths of a pass that agree to the last bit; by default where that is known to cost nothing.",
+        rich_help_panel=LOADING,
+    ),
 ]
 Ctx = Annotated[
     int | None, _option(LOADING, "--ctx", "-c", help="Context length; the model's, at most 8192, by default.")
@@ -56,10 +67,19 @@ RepeatLastN = Annotated[int, _option(SAMPLING, "--repeat-last-n", help="Tokens t
 LogitBias = Annotated[
     list[str] | None, _option(SAMPLING, "--logit-bias", "-l", help="TOKEN_ID+BIAS or TOKEN_ID-BIAS; repeatable.")
 ]
+Verification = Annotated[
+    str, _option(SAMPLING, "--verification", help="Above temperature 0: coupled, rejection or block.")
+]
 Seed = Annotated[int, _option(SAMPLING, "--seed", "-s", help="Same seed, same text; -1 draws one.")]
 MaxTokens = Annotated[int, _option(SAMPLING, "--n-predict", "-n", "--max-tokens", help="-1: up to the context's end.")]
 Stop = Annotated[list[str] | None, _option(SAMPLING, "--stop", "-r", help="A text that ends the answer; repeatable.")]
 
+Logprobs = Annotated[
+    int | None,
+    _option(
+        OUTPUT, "--logprobs", help="With --json: each token's log-probability and the N likeliest tokens (0 to 100)."
+    ),
+]
 Template = Annotated[
     Path | None, _option(OUTPUT, "--template", help="A file with a chat template instead of the model's own.")
 ]
@@ -71,33 +91,113 @@ Stats = Annotated[bool, _option(OUTPUT, "--stats", help="A live line of figures,
 ShowDrafts = Annotated[bool, _option(OUTPUT, "--show-drafts", help="Accepted draft tokens in another colour.")]
 
 
-def sampling(
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    repeat_penalty: float,
-    presence_penalty: float,
-    frequency_penalty: float,
-    repeat_last_n: int,
-    logit_bias: list[str] | None,
-    seed: int,
-) -> Sampling:
-    """The `Sampling` of these options; seed −1 becomes a drawn one."""
-    from slipstream.decoding.sampling import Sampling
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen."""
 
-    return Sampling(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repeat_penalty=repeat_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        repeat_last_n=repeat_last_n,
-        logit_bias=dict(map(_bias, logit_bias or ())),
-        seed=secrets.randbits(32) if seed == -1 else seed,
-    )
+    temperature: Temperature = 0.8
+    top_k: TopK = 40
+    top_p: TopP = 0.95
+    min_p: MinP = 0.05
+    repeat_penalty: RepeatPenalty = 1.0
+    presence_penalty: PresencePenalty = 0.0
+    frequency_penalty: FrequencyPenalty = 0.0
+    repeat_last_n: RepeatLastN = 64
+    logit_bias: LogitBias = None
+    verification: Verification = "coupled"
+    seed: Seed = -1
+
+    def sampling(self) -> Sampling:
+        """The `Sampling` of these options; seed −1 becomes a drawn one. Raises InputError, naming the option."""
+        from slipstream.decoding.sampling import Sampling
+
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given["logit_bias"] = dict(map(_bias, self.logit_bias or ()))
+        given["seed"] = secrets.randbits(32) if self.seed == -1 else self.seed
+        return Sampling(**given)
+
+
+@dataclass(frozen=True)
+class LoadingOptions:
+    """Which drafters there are, and what the machine gives."""
+
+    draft: Draft = "auto"
+    exact: Exact = None
+    ctx: Ctx = None
+    threads: Threads = None
+    batch: Batch = 512
+    gpu_layers: GpuLayers = -1
+    device: Device = None
+    draft_gpu_layers: DraftGpuLayers = None
+    draft_device: DraftDevice = None
+    cache_type_k: CacheTypeK = "f16"
+    cache_type_v: CacheTypeV = "f16"
+    flash_attn: FlashAttention = "auto"
+    yes: Yes = False
+
+    def open(self, model: str, template: Path | None = None, think: bool | None = None) -> LLM:
+        """Loads the model with a progress bar on standard error. Raises what `slipstream.load` raises."""
+        from slipstream.cli.progress import loading
+        from slipstream.loading import load
+        from slipstream.runtimes.llamacpp import ContextOptions, ModelOptions
+
+        source = _read_template(template)
+        if self.draft in ("auto", "off", "suffix") and (self.draft_device or self.draft_gpu_layers is not None):
+            raise InputError("There is no draft model for --draft-device or --draft-gpu-layers.", "Name it by --draft.")
+        draft_layers = self.gpu_layers if self.draft_gpu_layers is None else self.draft_gpu_layers
+        with loading() as (progress, confirm):
+            llm = load(
+                model,
+                draft=self.draft,
+                target_options=ModelOptions(n_gpu_layers=self.gpu_layers, devices=_names(self.device)),
+                context_options=ContextOptions(
+                    n_ctx=self.ctx,
+                    n_batch=self.batch,
+                    n_threads=self.threads,
+                    cache_type_k=self.cache_type_k,
+                    cache_type_v=self.cache_type_v,
+                    flash_attn=self.flash_attn,
+                ),
+                draft_options=ModelOptions(n_gpu_layers=draft_layers, devices=_names(self.draft_device or self.device)),
+                template=source,
+                exact=self.exact,
+                confirm=_always if self.yes else confirm,
+                progress=progress,
+            )
+        if self.draft != "off" and not llm.speculates:
+            typer.echo("slipstream: this architecture cannot take tokens back; decoding plainly.", err=True)
+        if think is not None and not (llm.template and llm.template.knows_thinking):
+            llm.close()
+            raise InputError("This model's chat template knows no thinking.", "Leave --think and --no-think away.")
+        return llm
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Lets a command take dataclasses of options: typer sees each of their fields as an option of the command."""
+    groups: dict[str, type] = {}
+    seen: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if is_dataclass(group):
+            groups[parameter.name] = cast(type, group)
+            hints = get_type_hints(group, include_extras=True)
+            seen += [
+                inspect.Parameter(f.name, parameter.kind, default=f.default, annotation=hints[f.name])
+                for f in fields(group)
+            ]
+        else:
+            seen.append(parameter)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
+        command(**given)
+
+    # What typer reads: the flat list.
+    run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in seen])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in seen}
+    return run
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -114,58 +214,6 @@ def max_tokens(n: int) -> int | None:
     if n != -1 and n < 1:
         raise InputError(f"--n-predict is {n}.", "It must be 1 or more, or -1 for as many as the context holds.")
     return None if n == -1 else n
-
-
-def open_model(
-    model: str,
-    draft: str,
-    ctx: int | None,
-    threads: int | None,
-    batch: int,
-    gpu_layers: int,
-    device: str | None,
-    draft_gpu_layers: int | None,
-    draft_device: str | None,
-    cache_type_k: str,
-    cache_type_v: str,
-    flash_attn: str,
-    template: Path | None,
-    think: bool | None,
-    yes: bool,
-) -> LLM:
-    """Loads the model with a progress bar on standard error. Raises what `slipstream.load` raises."""
-    from slipstream.cli.progress import loading
-    from slipstream.loading import load
-    from slipstream.runtimes.llamacpp import ContextOptions, ModelOptions
-
-    source = _read_template(template)
-    with loading() as (progress, confirm):
-        llm = load(
-            model,
-            draft=draft,
-            target_options=ModelOptions(n_gpu_layers=gpu_layers, devices=_names(device)),
-            context_options=ContextOptions(
-                n_ctx=ctx,
-                n_batch=batch,
-                n_threads=threads,
-                cache_type_k=cache_type_k,
-                cache_type_v=cache_type_v,
-                flash_attn=flash_attn,
-            ),
-            draft_options=ModelOptions(
-                n_gpu_layers=gpu_layers if draft_gpu_layers is None else draft_gpu_layers,
-                devices=_names(draft_device or device),
-            ),
-            template=source,
-            confirm=_always if yes else confirm,
-            progress=progress,
-        )
-    if draft != "off" and not llm.speculates:
-        typer.echo("slipstream: this architecture cannot take tokens back; decoding plainly.", err=True)
-    if think is not None and not (llm.template and llm.template.knows_thinking):
-        llm.close()
-        raise InputError("This model's chat template knows no thinking.", "Leave --think and --no-think away.")
-    return llm
 
 
 _always: Callable[[str], bool] = lambda question: True  # noqa: E731

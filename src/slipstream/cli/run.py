@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from slipstream.llm import Completion
 
 
+@options.grouped
 def run(
     model: options.Model,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; standard input if there is none.")] = None,
@@ -29,47 +31,25 @@ def run(
     think: options.Think = None,
     stats: options.Stats = False,
     show_drafts: options.ShowDrafts = False,
-    draft: options.Draft = "auto",
-    ctx: options.Ctx = None,
-    threads: options.Threads = None,
-    batch: options.Batch = 512,
-    gpu_layers: options.GpuLayers = -1,
-    device: options.Device = None,
-    draft_gpu_layers: options.DraftGpuLayers = None,
-    draft_device: options.DraftDevice = None,
-    cache_type_k: options.CacheTypeK = "f16",
-    cache_type_v: options.CacheTypeV = "f16",
-    flash_attn: options.FlashAttention = "auto",
-    yes: options.Yes = False,
-    temperature: options.Temperature = 0.8,
-    top_k: options.TopK = 40,
-    top_p: options.TopP = 0.95,
-    min_p: options.MinP = 0.05,
-    repeat_penalty: options.RepeatPenalty = 1.0,
-    presence_penalty: options.PresencePenalty = 0.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    repeat_last_n: options.RepeatLastN = 64,
-    logit_bias: options.LogitBias = None,
-    seed: options.Seed = -1,
+    logprobs: options.Logprobs = None,
     max_tokens: options.MaxTokens = -1,
     stop: options.Stop = None,
+    *,
+    loading: options.LoadingOptions,
+    choosing: options.SamplingOptions,
 ) -> None:
     """Answer one prompt."""
     text = _read_prompt(prompt, file)
-    sampling = options.sampling(
-        temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
-        logit_bias, seed,
-    )  # fmt: skip
+    sampling = choosing.sampling()
     n_max = options.max_tokens(max_tokens)
     if raw and (system or template):
         raise InputError("--raw uses no chat template.", "Leave --system and --template away, or --raw.")
-    with options.open_model(
-        model, draft, ctx, threads, batch, gpu_layers, device, draft_gpu_layers, draft_device, cache_type_k,
-        cache_type_v, flash_attn, template, think, yes,
-    ) as llm:  # fmt: skip
+    if logprobs is not None and not as_json:
+        raise InputError("--logprobs are given in the JSON object.", "Add --json.")
+    with loading.open(model, template, think) as llm:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
-        generation = llm.stream(text if raw else messages, sampling, n_max, stop or (), think)
+        generation = llm.stream(text if raw else messages, sampling, n_max, stop or (), think, logprobs=logprobs)
         if as_json:
             try:
                 for _ in generation:
@@ -77,7 +57,7 @@ def run(
             except KeyboardInterrupt:
                 generation.close()
             completion = generation.completion()
-            _print_json(model, sampling, completion)
+            _print_json(model, sampling, completion, llm.tokenizer.piece)
         else:
             from slipstream.cli.answer import show
 
@@ -97,8 +77,12 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         raise InputError(f"The prompt cannot be read: {error}.", "Give a UTF-8 text file.") from None
 
 
-def _print_json(model: str, sampling: Sampling, completion: Completion) -> None:
+def _print_json(model: str, sampling: Sampling, completion: Completion, piece: Callable[[int], bytes]) -> None:
     import json
+
+    def named(token: int, logprob: float) -> dict[str, object]:
+        text = piece(token).decode("utf-8", errors="replace")
+        return {"token": token, "text": text, "logprob": _finite(logprob)}
 
     result = {
         "model": model,
@@ -108,9 +92,14 @@ def _print_json(model: str, sampling: Sampling, completion: Completion) -> None:
         "sampling": {**asdict(sampling), "logit_bias": {t: _finite(b) for t, b in sampling.logit_bias.items()}},
         "statistics": completion.statistics.to_data(),
     }
+    if completion.logprobs:
+        result["logprobs"] = [
+            {**named(said.token, said.logprob), "top": [named(*likely) for likely in said.top]}
+            for said in completion.logprobs
+        ]
     typer.echo(json.dumps(result, ensure_ascii=False, allow_nan=False))
 
 
-def _finite(bias: float) -> float | str:
+def _finite(number: float) -> float | str:
     """JSON has no infinity."""
-    return bias if math.isfinite(bias) else str(bias)
+    return number if math.isfinite(number) else str(number)

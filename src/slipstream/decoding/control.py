@@ -61,10 +61,12 @@ class Control:
     """Decides; keeps the cost curve and the drafters' records up to date. Time reaches it as numbers only.
 
     `token_s` names the drafters that cost time, with the seconds a drafted token takes; the others are free.
+    `widths`: the only widths that a pass may have, ascending, in exact mode; empty: any.
     """
 
-    def __init__(self, cost: CostCurve, token_s: dict[str, float] | None = None) -> None:
+    def __init__(self, cost: CostCurve, token_s: dict[str, float] | None = None, widths: Sequence[int] = ()) -> None:
         self.cost = cost
+        self.widths = tuple(widths)
         self.records = {name: Record(seconds, cost) for name, seconds in (token_s or {}).items()}
         self._total_s = 0.0
         self._probe_s = 0.0
@@ -74,27 +76,37 @@ class Control:
     @property
     def plain_token_s(self) -> float:
         """Seconds that a token of plain decoding costs now: a pass over one token, and choosing it."""
-        return self.cost.time(1) + self._token_s
+        return self._plain_s + self._token_s
+
+    @property
+    def _plain_s(self) -> float:
+        return self.cost.time(self.widths[0] if self.widths else 1)
+
+    def fit(self, width: int, limit: int) -> int | None:
+        """The width from `width` to `limit` whose pass costs least; None where exact mode allows none."""
+        if not self.widths:
+            return self.cost.cheapest(width, limit)
+        return min((w for w in self.widths if width <= w <= limit), key=self.cost.time, default=None)
 
     def budget(self, drafter: str, room: int, rate_so_far: float = 0.0) -> Budget | None:
         """How far `drafter` may go where the best draft so far promises `rate_so_far` tokens a second.
 
         None: don't ask it. `room` bounds the draft.
         """
-        room = min(room, MAX_WIDTH - 1)
+        room = min(room, (self.widths[-1] if self.widths else MAX_WIDTH) - 1)
         if room < 1:
             return None
         record = self.records.get(drafter)
         if record is None:
             return Budget(room, FLOOR)
         self._probing = False
-        if record.rate <= max(rate_so_far, 1 / self.cost.time(1)):
+        if record.rate <= max(rate_so_far, 1 / self._plain_s):
             if self._probe_s + record.draft_s > PROBE_SHARE * self._total_s:
                 return None
             self._probing = True
         # One more token must bring at least what the time would bring elsewhere.
         verify_s = (self.cost.time(min(4, 1 + room)) - self.cost.time(1)) / min(3, room)
-        rate = max(record.rate, 1 / self.cost.time(1))
+        rate = max(record.rate, 1 / self._plain_s)
         return Budget(room, max(FLOOR, min(0.9, rate * (record.token_s + max(verify_s, 0.0)))))
 
     def asked(self, drafter: str, draft_s: float) -> None:
@@ -124,11 +136,14 @@ class Control:
         # Survival never rises along a path and the sort is stable: every head of this list is a set of trees.
         free = [(i, draft) for i, draft in enumerate(drafts) if draft.q is None]
         nodes = sorted((-s, i, n) for i, draft in free for n, s in enumerate(draft.survival.tolist()))
-        width = self.cost.cheapest(base, limit)
+        width = self.fit(base, limit)
+        assert width is not None, "the narrowest pass fits"
         best = tokens / self.cost.time(width), 0, width
         for k in range(1, min(len(nodes), limit - base) + 1):
             tokens -= nodes[k - 1][0]
-            width = self.cost.cheapest(base + k, limit)
+            width = self.fit(base + k, limit)
+            if width is None:
+                break
             rate = tokens / self.cost.time(width)
             if rate > best[0]:
                 best = rate, k, width

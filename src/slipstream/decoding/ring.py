@@ -9,7 +9,8 @@ from .choice import Sampler
 from .control import Control
 from .cost import Clock
 from .draft import EMPTY, Draft
-from .protocols import Drafter, Pass, Rows, Runtime
+from .logprobs import TokenLogprob, token_logprob
+from .protocols import Drafter, Logits, Pass, Rows, Runtime
 from .statistics import Round
 from .verdict import Verdict
 from .verify import verify
@@ -20,12 +21,14 @@ class SequenceState:
     """One text in the making. Between rounds the runtime's cache holds all of `tokens` but the last.
 
     limit: the number of tokens, prompt included, at which the text ends. `is_end` tells tokens that end it.
+    n_top: asks for log-probabilities, with so many of the likeliest tokens; None for none.
     """
 
     seq: int
     sampler: Sampler
     is_end: Callable[[int], bool]
     limit: int
+    n_top: int | None = None
     tokens: list[int] = field(default_factory=list)
 
     @property
@@ -64,14 +67,22 @@ class Ring:
         passed = self.clock()
         state.tokens = list(prompt)
         token = state.sampler.bind(state.tokens)(result.logits[0][0], ())
+        logprobs = _logprobs(state, (token,), [result.logits[0][0]])
         state.tokens.append(token)
         for drafter in self.drafters:
             drafter.begin(state.seq, state.tokens)
         took = self.clock() - began
-        return Round(state.seq, (token,), 0, 0, "", result.widths[-1], len(prompt), 0.0, passed - began, took)
+        return Round(
+            state.seq, (token,), 0, 0, "", 1, result.widths[-1], len(prompt), 0.0, passed - began, took, logprobs
+        )
 
     def step(self, live: Sequence[SequenceState]) -> list[Round]:
-        """One round for every sequence given, none of which may have ended; one pass of the target."""
+        """One round for every sequence given, none of which may have ended.
+
+        One pass of the target; in exact mode one for each sequence, so that its width is that of the sequence alone.
+        """
+        if self.control.widths and len(live) > 1:
+            return [done for state in live for done in self.step([state])]
         began = self.clock()
         proposals = [self._draft(state, len(live)) for state in live]
         drafts, rows = self._plan(live, [p.draft for p in proposals])
@@ -80,8 +91,12 @@ class Ring:
             result = self.runtime.forward(rows)
             passed = self.clock()
             verdicts = [
-                verify(draft, logits, state.sampler.bind(state.tokens))
+                verify(draft, logits[: 1 + len(draft)], state.sampler.bind(state.tokens))
                 for state, draft, logits in zip(live, drafts, result.logits, strict=True)
+            ]
+            logprobs = [
+                _logprobs(state, verdict.tokens, [logits[0], *(logits[1 + node] for node in verdict.accepted)])
+                for state, verdict, logits in zip(live, verdicts, result.logits, strict=True)
             ]
         except BaseException:
             for state in live:
@@ -90,8 +105,8 @@ class Ring:
             raise
         times = began, drafted, passed
         rounds = [
-            self._commit(state, proposal, draft, verdict, result, times)
-            for state, proposal, draft, verdict in zip(live, proposals, drafts, verdicts, strict=True)
+            self._commit(state, proposal, draft, verdict, said, result, times)
+            for state, proposal, draft, verdict, said in zip(live, proposals, drafts, verdicts, logprobs, strict=True)
         ]
         self.control.done(result.widths, passed - drafted, self.clock() - passed, sum(len(r.tokens) for r in rounds))
         return rounds
@@ -125,25 +140,38 @@ class Ring:
     def _room(self, state: SequenceState) -> int:
         """Tokens that a draft may have: the bonus token comes on top, and the cache must be able to drop them."""
         room = min(state.limit, self.runtime.n_ctx) - len(state.tokens) - 1
+        if self.control.widths:
+            room = min(room, max(w for w in self.control.widths if w <= self._free(state)) - 1)
         return room if self.runtime.max_rollback is None else min(room, self.runtime.max_rollback)
+
+    def _free(self, state: SequenceState) -> int:
+        """The widest pass that the context of a sequence, and what its cache can drop again, have room for."""
+        free = self.runtime.n_ctx - len(state.tokens) + 1
+        return free if self.runtime.max_rollback is None else min(free, self.runtime.max_rollback + 1)
 
     def _plan(self, live: Sequence[SequenceState], drafts: Sequence[Draft]) -> tuple[list[Draft], list[Rows]]:
         assert all(draft.is_chain for draft in drafts), "the cache of a sequence holds one line of tokens"
-        # Plain decoding is one token a sequence, whatever a wider pass costs.
-        plan = self.control.plan(drafts, self.runtime.n_batch if self.drafters else len(live))
+        plan = self.control.plan(drafts, self._limit(live))
         chosen = [draft.select(nodes) for draft, nodes in zip(drafts, plan.nodes, strict=True)]
         padding = plan.width - len(live) - sum(map(len, chosen))
         rows = []
         for state, draft in zip(live, chosen, strict=True):
             # Padding is a sequence's own tail: it must fit its context and what its cache can drop again.
-            free = self.runtime.n_ctx - len(state.tokens) - len(draft)
-            if self.runtime.max_rollback is not None:
-                free = min(free, self.runtime.max_rollback - len(draft))
-            pad = max(0, min(padding, free))
+            pad = max(0, min(padding, self._free(state) - len(draft) - 1))
             padding -= pad
             tokens = [state.tokens[-1], *draft.tokens.tolist()]
+            if self.control.widths:
+                # Rows without an output leave the last layer early; the probe compared passes in which all stay.
+                tokens, pad = tokens + tokens[-1:] * pad, 0
             rows.append(Rows(state.seq, tokens, len(state.tokens) - 1, len(tokens), pad))
         return chosen, rows
+
+    def _limit(self, live: Sequence[SequenceState]) -> int:
+        """The widest pass now. Plain decoding is one token a sequence, whatever a wider pass costs."""
+        if self.control.widths:
+            free = min(self.runtime.n_batch, self._free(live[0]))
+            return free if self.drafters else max(self.control.widths[0], 1)
+        return self.runtime.n_batch if self.drafters else len(live)
 
     def _commit(
         self,
@@ -151,6 +179,7 @@ class Ring:
         proposal: _Proposal,
         draft: Draft,
         verdict: Verdict,
+        logprobs: tuple[TokenLogprob, ...],
         result: Pass,
         times: tuple[float, float, float],
     ) -> Round:
@@ -164,15 +193,35 @@ class Ring:
             drafter.observe(state.seq, tokens)
         total = self.clock() - began
         width = sum(result.widths)
+        n_outputs = width if self.control.widths else 1 + len(draft)
         for name, proposed, seconds in proposal.asked:
             gained = 1.0 + accepted if name == proposal.drafter else 1.0 + float(proposed.survival.sum())
             self.control.learn(name, gained, seconds, passed - drafted)
         author = proposal.drafter if len(draft) else ""
+        n_drafted = accepted if accepted == len(tokens) else len(draft)  # behind an accepted end nothing was verified
         return Round(
-            state.seq, tokens, len(draft), accepted, author, width, n_context, drafted - began, passed - drafted, total
+            state.seq,
+            tokens,
+            n_drafted,
+            accepted,
+            author,
+            n_outputs,
+            width,
+            n_context,
+            drafted - began,
+            passed - drafted,
+            total,
+            logprobs[: len(tokens)],
         )
 
     def _until_end(self, state: SequenceState, verdict: Verdict) -> tuple[tuple[int, ...], int]:
         """The tokens up to the first that ends the text, and how many of them are accepted ones."""
         n = next((i + 1 for i, t in enumerate(verdict.tokens) if state.is_end(t)), len(verdict.tokens))
         return tuple(verdict.tokens[:n]), min(len(verdict.accepted), n)
+
+
+def _logprobs(state: SequenceState, tokens: Sequence[int], rows: Sequence[Logits]) -> tuple[TokenLogprob, ...]:
+    """What the target's raw rows say of the tokens, if anyone wants to know."""
+    if state.n_top is None:
+        return ()
+    return tuple(token_logprob(row, token, state.n_top) for token, row in zip(tokens, rows, strict=True))

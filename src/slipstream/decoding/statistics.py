@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .logprobs import TokenLogprob
+
 
 @dataclass(frozen=True)
 class Round:
     """One draft and its verification, for one sequence.
 
     tokens:     what was committed: the accepted tokens and the bonus token (fewer where the text ended).
-    drafted:    tokens drafted; `accepted` of them stand in `tokens`, at its beginning.
+    drafted:    tokens drafted, not counting those behind an accepted end of the text, which nothing verified;
+                `accepted` of them stand in `tokens`, at its beginning.
     drafter:    who proposed them, "" for plain decoding.
+    n_outputs:  rows computed for this sequence: one more than its draft, or the width in exact mode.
     width:      the tokens of the whole pass, padding and other sequences included.
     n_context:  tokens of the sequence before the round.
+    logprobs:   one for each token, where they were asked for.
     draft_s, pass_s, total_s: seconds of drafting, of the target's pass, and of the whole round.
     """
 
@@ -22,17 +27,20 @@ class Round:
     drafted: int
     accepted: int
     drafter: str
+    n_outputs: int
     width: int
     n_context: int
     draft_s: float
     pass_s: float
     total_s: float
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass
 class Statistics:
     """Sums over the rounds of one answer; rates are None where nothing was counted.
 
+    exact: the width probe has shown that the rows of all passes are those of plain decoding, to the last bit.
     The first token comes with the prefill: it belongs to `ttft_s` (time to first token), not to the decode speed.
     """
 
@@ -46,6 +54,7 @@ class Statistics:
     ttft_s: float = 0.0
     decode_s: float = 0.0
     plain_s: float = 0.0
+    exact: bool = False
     by_drafter: dict[str, list[int]] = field(default_factory=dict)
     reached: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
@@ -112,6 +121,7 @@ class Statistics:
             "time_to_first_token_s": self.ttft_s,
             "decode_s": self.decode_s,
             "tokens_per_second": self.tokens_per_second,
+            "exact": self.exact,
             "predicted_speedup": self.predicted_speedup,
         }
 
