@@ -8,30 +8,24 @@ One prompt copies much of its input (edit this code), the other does not (open c
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from slipstream import LLM, Sampling, load
 from slipstream.errors import SlipstreamError
+from slipstream.lab import workload
+from slipstream.lab.workload import Prompt
 from slipstream.llm import Completion
 
 PROMPTS = {"edit this code": "edit-2", "open chat": "chat-1"}
 N_TOKENS = 160
 
 
-def prompt(name: str) -> str:
-    lines = (Path(__file__).parent / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    return next(p["turns"][0] for p in map(json.loads, lines) if p["id"] == name)
-
-
-def answer(llm: LLM, text: str, speculate: bool) -> Completion:
+def answer(llm: LLM, prompt: Prompt, speculate: bool) -> Completion:
     """Streams the answer; accepted draft tokens are green."""
-    messages = [{"role": "user", "content": text}]
-    generation = llm.stream(messages, Sampling(temperature=0), N_TOKENS, speculate=speculate)
+    generation = llm.stream(prompt.messages, Sampling(temperature=0), N_TOKENS, speculate=speculate)
     colour = sys.stdout.isatty()
     for piece in generation:
         print(f"\x1b[32m{piece.text}\x1b[0m" if piece.drafted and colour else piece.text, end="", flush=True)
@@ -47,13 +41,14 @@ def main() -> None:
     model = sys.argv[1] if len(sys.argv) > 1 else "smollm2"
     print(f"loading {model}, and measuring what passes cost on this machine (once) …", flush=True)
     with load(model) as llm:
+        prompts = {prompt.id: prompt for prompt in workload.built_in()}
         for title, name in PROMPTS.items():
             # The prompt is read once beforehand, so that both arms start from the same cache.
-            llm.generate([{"role": "user", "content": prompt(name)}], Sampling(temperature=0), 1, speculate=False)
+            llm.generate(prompts[name].messages, Sampling(temperature=0), 1, speculate=False)
             console.rule(f"{title}: plain decoding")
-            plain = answer(llm, prompt(name), speculate=False)
+            plain = answer(llm, prompts[name], speculate=False)
             console.rule(f"{title}: slipstream")
-            fast = answer(llm, prompt(name), speculate=True)
+            fast = answer(llm, prompts[name], speculate=True)
             before, after = plain.statistics.tokens_per_second, fast.statistics.tokens_per_second
             assert before and after
             table.add_row(

@@ -23,6 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from slipstream import LLM, Sampling, __version__, load
+from slipstream.lab import workload
+from slipstream.lab.workload import Prompt
 from slipstream.llm import Completion
 
 GOALS = "Goals: SmolLM2 q8_0: all ≥ 1.20, edit ≥ 1.30; Qwen2.5-Coder q4_k_m: edit ≥ 1.10; no category below 0.97."
@@ -42,20 +44,18 @@ class Result:
     same: bool
 
 
-def read_prompts(paths: list[Path], per_category: int) -> list[dict]:
+def read_prompts(paths: list[Path], per_category: int) -> list[Prompt]:
     """The first `per_category` prompts of each category, taken from all over the files at even distances."""
-    by_category: dict[str, list[dict]] = defaultdict(list)
-    for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            prompt = json.loads(line)
-            by_category[prompt["category"]].append(prompt)
+    by_category: dict[str, list[Prompt]] = defaultdict(list)
+    for prompt in [p for path in paths for p in workload.read(path)] or workload.built_in():
+        by_category[prompt.category].append(prompt)
     chosen = {c: ps[:: max(1, len(ps) // per_category)][:per_category] for c, ps in by_category.items()}
     rounds = max(map(len, chosen.values()))
     return [ps[i] for i in range(rounds) for ps in chosen.values() if i < len(ps)]
 
 
-def measure(llm: LLM, prompt: dict, sampling: Sampling, n_tokens: int, repeats: int) -> Result | None:
-    messages = [{"role": "user", "content": prompt["turns"][0]}]
+def measure(llm: LLM, prompt: Prompt, sampling: Sampling, n_tokens: int, repeats: int) -> Result | None:
+    messages = prompt.messages
     if len(llm.prompt_tokens(messages)) + n_tokens > llm.runtime.n_ctx:
         return None
     llm.generate(messages, sampling, max_tokens=1, speculate=False)
@@ -68,8 +68,8 @@ def measure(llm: LLM, prompt: dict, sampling: Sampling, n_tokens: int, repeats: 
     answers = {arm: max(done, key=lambda a: a.statistics.tokens_per_second or 0.0) for arm, done in runs.items()}
     plain, fast = answers[False].statistics, answers[True].statistics
     return Result(
-        prompt["id"],
-        prompt["category"],
+        prompt.id,
+        prompt.category,
         plain.n_decoded,
         plain.decode_s / plain.n_decoded,
         fast.decode_s / fast.n_decoded,

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
 
 from . import estimates
 from .decoding.control import Control
 from .decoding.cost import MAX_WIDTH, CostCurve, measure
 from .decoding.protocols import Drafter
-from .decoding.widths import SHORT_ROWS, WidthClasses, probe, starts
+from .decoding.widths import SHORT_ROWS, WHOLE_ROWS, WidthClasses, probe, starts
 from .drafters.model import ModelDrafter
 from .drafters.suffix import SuffixDrafter
 from .errors import InputError, PairError
@@ -24,6 +25,8 @@ from .runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntime, ModelOp
 
 Progress = Callable[[str, float], None]
 """Told what is being done, and which fraction of it is."""
+
+WidthProbe = Literal["auto", "short", "whole"]
 
 PROBE_S = 3.0
 DRAFT_PROBE_S = 0.5
@@ -48,6 +51,7 @@ def load(
     template: str | None = None,
     probe_s: float = PROBE_S,
     exact: bool | None = None,
+    width_probe: WidthProbe = "auto",
     confirm: Confirm = lambda question: True,
     progress: Progress = lambda doing, done: None,
 ) -> LLM:
@@ -63,6 +67,8 @@ def load(
     exact: True keeps all passes to widths whose rows agree to the last bit, so that the text, and every
     log-probability, is that of plain decoding in this mode; False takes any width; None is True where the width
     probe has shown that all widths agree. See `decoding.widths`.
+    width_probe: "short" compares widths at load if that was not done yet, "whole" over the whole context, which may
+    take minutes and goes on where it was stopped; "auto" is "short" if the model is small or exact mode asked for.
     confirm: asked before anything is downloaded. progress: told what is going on.
 
     Raises ModelError, PairError, DownloadError, InputError, RuntimeLibraryError; see `slipstream.errors`.
@@ -88,7 +94,7 @@ def load(
             _check_rollback(small_path, small_runtime)
             drafters.append(ModelDrafter(small_runtime, runtime.n_vocab))
             token_s["model"] = _cost(small_path, small_runtime, text, min(probe_s, DRAFT_PROBE_S), progress).time(1)
-        classes = _classes(path, runtime, text, exact, speculate, progress)
+        classes = _classes(path, runtime, text, exact, speculate, width_probe, progress)
         widths = classes.exact if exact or (exact is None and classes.is_free) else ()
         chat = _template(gguf, template)
         control = Control(cost, token_s, widths)
@@ -144,22 +150,33 @@ def _cost(path: Path, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, 
 
 
 def _classes(
-    path: Path, runtime: LlamaRuntime, text: Sequence[int], exact: bool | None, speculate: bool, progress: Progress
+    path: Path,
+    runtime: LlamaRuntime,
+    text: Sequence[int],
+    exact: bool | None,
+    speculate: bool,
+    width_probe: WidthProbe,
+    progress: Progress,
 ) -> WidthClasses:
-    """The width classes of a runtime: those stored, or of a short probe now, where they are asked for."""
+    """The width classes of a runtime: those stored, or probed now where they are asked for and not known yet."""
     key = _key(path, runtime)
     known = WidthClasses.from_data(estimates.load("widths", key)) or WidthClasses()
-    at = starts(runtime.n_ctx, SHORT_ROWS)[:SHORT_BANDS]
-    wanted = exact or (exact is None and speculate and path.stat().st_size <= SMALL_BYTES)
-    if not wanted or len(known.bands) >= len(at) > 0:
+    small = speculate and path.stat().st_size <= SMALL_BYTES
+    whole = width_probe == "whole"
+    if not (width_probe != "auto" or exact or (exact is None and small)):
         return known
-    if not at:
+    n_rows = WHOLE_ROWS if whole else SHORT_ROWS
+    at = starts(runtime.n_ctx, n_rows)[: None if whole else SHORT_BANDS]
+    if not at and exact:
         raise InputError(
             f"A context of {runtime.n_ctx} tokens is too short to compare the widths of passes.",
             "Use a larger --ctx, or leave --exact away.",
         )
     doing = f"comparing widths of {path.name}"
-    bands = tuple(probe(runtime, text, at, SHORT_ROWS, lambda done: progress(doing, done)))
-    runtime.keep(0, 0)
-    estimates.save("widths", key, WidthClasses(bands).to_data())
-    return WidthClasses(bands)
+    try:
+        for band in probe(runtime, text, known.missing(at, n_rows), n_rows, lambda done: progress(doing, done)):
+            known = known.with_band(band)
+            estimates.save("widths", key, known.to_data())
+    finally:
+        runtime.keep(0, 0)
+    return known

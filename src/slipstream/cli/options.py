@@ -17,6 +17,7 @@ from slipstream.errors import InputError
 if TYPE_CHECKING:
     from slipstream.decoding.sampling import Sampling
     from slipstream.llm import LLM
+    from slipstream.loading import WidthProbe
 
 LOADING, SAMPLING, OUTPUT = "Model and machine", "Sampling", "Output"
 
@@ -135,7 +136,9 @@ class LoadingOptions:
     flash_attn: FlashAttention = "auto"
     yes: Yes = False
 
-    def open(self, model: str, template: Path | None = None, think: bool | None = None) -> LLM:
+    def open(
+        self, model: str, template: Path | None = None, think: bool | None = None, width_probe: WidthProbe = "auto"
+    ) -> LLM:
         """Loads the model with a progress bar on standard error. Raises what `slipstream.load` raises."""
         from slipstream.cli.progress import loading
         from slipstream.loading import load
@@ -161,6 +164,7 @@ class LoadingOptions:
                 draft_options=ModelOptions(n_gpu_layers=draft_layers, devices=_names(self.draft_device or self.device)),
                 template=source,
                 exact=self.exact,
+                width_probe=width_probe,
                 confirm=_always if self.yes else confirm,
                 progress=progress,
             )

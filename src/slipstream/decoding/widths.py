@@ -53,14 +53,19 @@ class Band:
 
 @dataclass(frozen=True)
 class WidthClasses:
-    """The bands that were probed, in ascending order and without a gap from the start of a context on."""
+    """The bands that were probed, in ascending order."""
 
     bands: tuple[Band, ...] = ()
 
     @property
     def reach(self) -> int:
-        """The context length up to which something is known: the end of the last page that was looked at."""
-        return self.bands[-1].page + PAGE if self.bands else 0
+        """The context length up to which all is known: the end of the last page before the first gap."""
+        reach = 0
+        for band in self.bands:
+            if band.page != reach:
+                break
+            reach += PAGE
+        return reach
 
     def common(self, n_context: float = math.inf) -> tuple[tuple[int, ...], ...]:
         """The classes that hold in every band which a context of `n_context` tokens meets; none if none is known."""
@@ -94,6 +99,16 @@ class WidthClasses:
         if used <= {1}:
             return True
         return n_context <= self.reach and any(used <= set(group) for group in self.common(n_context))
+
+    def missing(self, starts: Sequence[int], n_rows: int) -> list[int]:
+        """Those of the starts whose bands are not known yet by so many rows."""
+        pages = {band.page for band in self.bands if band.n_rows >= n_rows}
+        return [start for start in starts if (start + n_rows) // PAGE * PAGE not in pages]
+
+    def with_band(self, band: Band) -> WidthClasses:
+        """With another band, in place of the one of the same page."""
+        bands = {b.page: b for b in self.bands} | {band.page: band}
+        return WidthClasses(tuple(bands[page] for page in sorted(bands)))
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, for `from_data`."""

@@ -1,0 +1,1 @@
+"""Questions asked with models and engines; the answers are data, which `cli/` shows."""
