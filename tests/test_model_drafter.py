@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from enumeration import branches, own_law, p_value
 from toy import N_VOCAB, AlwaysTake, Clock, ToyRuntime
 
+from slipstream.decoding.chance import Chance
 from slipstream.decoding.choice import Sampler
+from slipstream.decoding.control import Control
+from slipstream.decoding.cost import CostCurve
+from slipstream.decoding.draft import Draft
 from slipstream.decoding.protocols import Budget
 from slipstream.decoding.ring import Ring, SequenceState
 from slipstream.decoding.sampling import Sampling
@@ -206,3 +214,77 @@ def test_a_model_that_goes_back_over_one_pass_alone_cannot_draft(max_rollback):
     """It drafted, and the first rejected token was an error: each drafted token is a pass of its own."""
     with pytest.raises(AssertionError, match="must go back"):
         ModelDrafter(ToyRuntime(max_rollback=max_rollback), N_VOCAB)
+
+
+DRAWN = Sampling(temperature=0.9, presence_penalty=0.3, verification="rejection")
+
+
+def test_drawn_tokens_carry_the_distribution_they_were_drawn_from():
+    """After the whole chain of options, the penalties seeing what is drafted; all of them are drawn."""
+    drafter, runtime = new_drafter(n_vocab=N_VOCAB, seed=2)
+    drafter.begin(0, TEXT)
+    chain = Sampler(DRAWN, N_VOCAB).chain
+    first = set()
+    for seed in range(200):
+        choice = Sampler(replace(DRAWN, seed=seed), N_VOCAB).bind(TEXT)
+        draft = drafter.propose(0, Budget(4), choice)
+        assert draft.q is not None and len(draft.q) == len(draft) == 4 and draft.is_chain
+        tokens = draft.tokens.tolist()
+        for i, q in enumerate(draft.q):
+            text = TEXT + tokens[:i]
+            expected = chain.distribution(runtime.row(text), np.array(text, np.int32))
+            assert np.array_equal(q.ids, expected.ids) and np.array_equal(q.probabilities, expected.probabilities)
+            assert q.probability(tokens[i]) > 0
+        first.add(tokens[0])
+    assert first == set(chain.distribution(runtime.row(TEXT), np.array(TEXT, np.int32)).ids)
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_it_stops_by_what_it_knew_before_a_token_was_drawn(rule):
+    """Over all drafts that it can draw: those that begin alike go on or stop alike, equally sure of the next token."""
+    drafter, _ = new_drafter(n_vocab=4)
+    drafter.begin(0, [3, 1])
+    choice = Sampler(replace(DRAWN, verification=rule), 4).bind([3, 1])
+
+    def propose(chance: Chance) -> Draft:
+        choice.chance = chance
+        return drafter.propose(0, Budget(4, 0.2), choice)
+
+    drafts = [draft for _, draft in branches(propose)]
+    assert len({len(draft) for draft in drafts}) > 1 and len(drafts) > 4
+    next_survival: dict[tuple[int, ...], float] = {}
+    for draft in drafts:
+        for i, survival in enumerate([*draft.survival, 0.0][:4]):
+            begun = tuple(draft.tokens[:i])
+            assert next_survival.setdefault(begun, survival) == survival
+
+
+def controls() -> dict[str, Control]:
+    """Drafts of three tokens, and drafts that end where one more would not pay."""
+    curve = CostCurve({1: 0.001, 33: 0.0011})
+    return {"always": AlwaysTake(3), "cost curve": Control(curve, {"model": 0.0003})}
+
+
+@pytest.mark.parametrize("control", controls())
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_in_the_ring_drawn_drafts_leave_the_joint_distribution_of_four_tokens_alone(rule, control):
+    """χ² over seeds, which are fixed: a right rule fails with probability 10⁻⁴. The drafter learns all the while."""
+    target, draft = ToyRuntime(n_vocab=4), ToyRuntime(n_vocab=4, seed=1)
+    draft.table = target.table + draft.table / 2
+    options, prompt = replace(DRAWN, verification=rule), [3, 1]
+    ring = Ring(
+        target,
+        [ModelDrafter(draft, 4)],
+        controls()[control],
+        lambda: 0.001 * len(target.passes) + 0.0003 * len(draft.passes),
+    )
+    counts: Counter[tuple[int, ...]] = Counter()
+    lengths: Counter[int] = Counter()
+    for seed in range(2500):
+        state = SequenceState(0, Sampler(replace(options, seed=seed), 4), lambda token: False, 200)
+        ring.begin(state, prompt, 0)
+        while len(state.tokens) < len(prompt) + 4:
+            lengths += Counter(r.drafted for r in ring.step([state]))
+        counts[tuple(state.tokens[len(prompt) :][:4])] += 1
+    assert p_value(counts, own_law(target, options, tuple(prompt), 4)) > 1e-4
+    assert lengths[0] < 100 and (len(lengths) > 2 or control == "always")

@@ -14,6 +14,7 @@ from slipstream.decoding.cost import CostCurve
 from slipstream.decoding.ring import Ring, SequenceState
 from slipstream.decoding.sampling import Sampling
 from slipstream.decoding.statistics import Round
+from slipstream.drafters.model import ModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import InputError
 
@@ -290,3 +291,16 @@ def test_a_prompt_that_fails_on_the_way_can_be_begun_again():
     assert not state.tokens and runtime.cache[0] == prompt[: len(runtime.cache[0])]
     ring.begin(state, prompt, 0)
     assert state.tokens == plain(0, GREEDY, prompt, 1)
+
+
+@pytest.mark.parametrize(("n_batch", "n_live"), [(2, 1), (16, 4), (1, 1)])
+def test_drawn_drafts_never_make_a_pass_wider_than_a_batch(n_batch, n_live):
+    runtime, small = ToyRuntime(n_batch=n_batch), ToyRuntime(seed=1)
+    sampling = Sampling(temperature=0.9, verification="rejection")
+    ring = Ring(runtime, [ModelDrafter(small, N_VOCAB)], AlwaysTake(9), Clock())
+    states = [SequenceState(i, Sampler(sampling, N_VOCAB), lambda token: False, 20) for i in range(n_live)]
+    for state in states:
+        ring.begin(state, [3, 1, 4], 0)
+    while live := [state for state in states if not state.ended]:
+        ring.step(live)
+    assert max(sum(len(r.tokens) for r in rows) for rows in runtime.passes) <= n_batch

@@ -141,6 +141,8 @@ class LLM:
         """
         if self._closed:
             raise InputError("This model was closed.", "Load it again.")
+        if not prompt:
+            raise InputError("The prompt is empty.", "Give at least one character.")
         if isinstance(prompt, str):
             return self.tokenizer.tokenize(prompt, add_special=True, parse_special=True)
         if self.template is None:
@@ -209,7 +211,7 @@ class LLM:
         state = SequenceState(0, sampler, is_end, limit, logprobs)
         text = TextStream(stop)
         ring = Ring(self.runtime, self.drafters if speculate else (), self.control, time.perf_counter)
-        statistics = Statistics(n_prompt=len(tokens))
+        statistics = Statistics(n_prompt=len(tokens), by_drafter={d.name: [0, 0] for d in ring.drafters})
         generation = Generation(statistics)
         generation._rounds = self._run(generation, ring, state, tokens, text, began)
         self._busy = generation

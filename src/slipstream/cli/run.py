@@ -40,6 +40,8 @@ def run(
 ) -> None:
     """Answer one prompt."""
     text = _read_prompt(prompt, file)
+    if not text.strip():
+        raise InputError("The prompt is empty.", "Give at least one character.")
     sampling = choosing.sampling()
     n_max = options.max_tokens(max_tokens)
     if raw and (system or template):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .chance import KeyedChance, Stream
+from .chance import Chance, KeyedChance, Stream
 from .distribution import Distribution
 from .noise import CoupledChoice
 from .protocols import Logits
-from .sampling import NO_HISTORY, Chain, Sampling
+from .sampling import NO_HISTORY, Chain, Sampling, require_numbers
 
 
 class Sampler:
@@ -29,9 +29,14 @@ class Sampler:
         self._is_plain = sampling.greedy and not sampling.penalises and not sampling.logit_bias
 
     def choose(self, row: Logits, window: NDArray[np.integer], position: int) -> int:
-        """The token at `position` (the number of tokens before it), given its raw row and what penalties look at."""
+        """The token at `position` (the number of tokens before it), given its raw row and what penalties look at.
+
+        Raises RuntimeLibraryError for a row without numbers, see `require_numbers`.
+        """
         if self._is_plain:
-            return int(row.argmax())
+            token = int(row.argmax())
+            require_numbers(row[token])
+            return token
         row = self.chain.adjust(row, window)
         if self.sampling.greedy:
             return int(row.argmax())
@@ -54,7 +59,7 @@ class Choice:
         sampling = sampler.sampling
         self.rule = "greedy" if sampling.greedy else sampling.verification
         self.draws = self.rule in ("rejection", "block")
-        self.chance = KeyedChance(sampling.seed, len(tokens))
+        self.chance: Chance = KeyedChance(sampling.seed, len(tokens))
         self._sampler = sampler
         self._n_tokens = len(tokens)
         self._past = self._window(tokens)

@@ -82,11 +82,17 @@ class Control:
     def _plain_s(self) -> float:
         return self.cost.time(self.widths[0] if self.widths else 1)
 
-    def fit(self, width: int, limit: int) -> int | None:
-        """The width from `width` to `limit` whose pass costs least; None where exact mode allows none."""
+    def _fits(self, base: int, widest: int, limit: int) -> list[int]:
+        """The width to compute n tokens in, for n = base … widest: the cheapest that is allowed, at most `limit`.
+
+        The list ends where exact mode allows none.
+        """
         if not self.widths:
-            return self.cost.cheapest(width, limit)
-        return min((w for w in self.widths if width <= w <= limit), key=self.cost.time, default=None)
+            return [self.cost.cheapest(n, limit) for n in range(base, widest + 1)]
+        allowed = [w for w in self.widths if base <= w <= limit]
+        cheapest = [min(allowed[i:], key=self.cost.time) for i in range(len(allowed))]
+        counts = range(base, min(widest, allowed[-1] if allowed else 0) + 1)
+        return [next(c for w, c in zip(allowed, cheapest, strict=True) if w >= n) for n in counts]
 
     def budget(self, drafter: str, room: int, rate_so_far: float = 0.0) -> Budget | None:
         """How far `drafter` may go where the best draft so far promises `rate_so_far` tokens a second.
@@ -136,14 +142,10 @@ class Control:
         # Survival never rises along a path and the sort is stable: every head of this list is a set of trees.
         free = [(i, draft) for i, draft in enumerate(drafts) if draft.q is None]
         nodes = sorted((-s, i, n) for i, draft in free for n, s in enumerate(draft.survival.tolist()))
-        width = self.fit(base, limit)
-        assert width is not None, "the narrowest pass fits"
-        best = tokens / self.cost.time(width), 0, width
-        for k in range(1, min(len(nodes), limit - base) + 1):
+        fits = self._fits(base, min(base + len(nodes), limit), limit)
+        best = tokens / self.cost.time(fits[0]), 0, fits[0]
+        for k, width in enumerate(fits[1:], 1):
             tokens -= nodes[k - 1][0]
-            width = self.fit(base + k, limit)
-            if width is None:
-                break
             rate = tokens / self.cost.time(width)
             if rate > best[0]:
                 best = rate, k, width

@@ -49,11 +49,11 @@ class CostCurve:
 
     def cheapest(self, width: int, limit: int) -> int:
         """The width from `width` to `limit`, at most 3 more, whose pass costs least; `width` unless it is worth it."""
-        best, best_s = width, WORTH_PADDING * self.time(width)
-        for wider in range(width + 1, min(width + 3, limit, self.max_width) + 1):
-            if self.time(wider) < best_s:
-                best, best_s = wider, self.time(wider)
-        return best
+        if width >= self.max_width:
+            return width
+        times = self._times[width : min(width + 3, limit, self.max_width) + 1]
+        least = min(times)
+        return width + times.index(least) if least < WORTH_PADDING * times[0] else width
 
     def observe(self, width: int, seconds: float) -> None:
         """Corrects the curve by one pass that was really run. Wider passes than `max_width` say nothing here."""
@@ -71,12 +71,16 @@ class CostCurve:
     def from_data(cls, data: Any) -> CostCurve | None:
         """The curve that `to_data` described, or None where the data is damaged."""
         try:
-            seconds = {int(w): float(t) for w, t in data["seconds"].items()}
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            seconds = {int(w): t for w, t in data["seconds"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
-        if 1 not in seconds or not all(w >= 1 and 0 < t < math.inf for w, t in seconds.items()):
+        if 1 not in seconds or not all(1 <= w <= MAX_WIDTH and _is_plausible(t) for w, t in seconds.items()):
             return None
         return cls(seconds)
+
+
+def _is_plausible(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 1e-7 <= seconds <= 1e3
 
 
 def measure(
@@ -96,6 +100,7 @@ def measure(
     if runtime.max_rollback is not None:
         widest = min(widest, max(runtime.max_rollback, 1))
     prefix = min(PREFIX, runtime.n_ctx - widest, runtime.n_batch)
+    text = text or (0,)  # a vocabulary may have no token for any of it
     tokens = [text[i % len(text)] for i in range(prefix + widest)]
     runtime.forward([Rows(0, tokens[:prefix], 0, 0)])
     samples: dict[int, list[float]] = {}

@@ -25,13 +25,13 @@ class Distribution:
         return cls(ids[possible], weights / weights.sum())
 
     def probability(self, token: int) -> float:
-        at = int(np.searchsorted(self.ids, token))
+        at = int(self.ids.searchsorted(token))
         return float(self.probabilities[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
 
     def draw(self, uniform: float) -> int:
         """The token at which the cumulative sum passes `uniform`, a number of [0, 1)."""
         cumulative = self.probabilities.cumsum()
-        at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+        at = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
         return int(self.ids[min(at, len(self.ids) - 1)])
 
     def without(self, tokens: list[int]) -> Distribution | None:
@@ -47,6 +47,6 @@ class Distribution:
 
 def excess(p: Distribution, q: Distribution, share: float = 1.0) -> NDArray[np.float64]:
     """max(share · p(x) − q(x), 0) for the tokens x of p, float64 (m,)."""
-    at = np.minimum(np.searchsorted(q.ids, p.ids), len(q.ids) - 1)
+    at = np.minimum(q.ids.searchsorted(p.ids), len(q.ids) - 1)
     other = np.where(q.ids[at] == p.ids, q.probabilities[at], 0.0)
     return np.maximum(share * p.probabilities - other, 0.0)

@@ -35,7 +35,7 @@ class Draft:
         n = len(self.tokens)
         assert self.parents.shape == self.survival.shape == (n,), "one parent and one survival a token"
         assert self.q is None or len(self.q) == n, "one distribution a token"
-        assert all(ROOT <= p < i for i, p in enumerate(self.parents)), "a parent stands before its children"
+        assert all(ROOT <= p < i for i, p in enumerate(self.parents.tolist())), "a parent stands before its children"
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -56,7 +56,7 @@ class Draft:
 
     def children(self, node: int) -> list[int]:
         """Indices of the tokens whose parent is `node`, in the draft's order."""
-        return [int(i) for i in np.flatnonzero(self.parents == node)]
+        return [i for i, parent in enumerate(self.parents.tolist()) if parent == node]
 
     def ancestry(self, node: int) -> list[int]:
         """Indices of the path from the root down to `node`, `node` included; empty for `ROOT`."""

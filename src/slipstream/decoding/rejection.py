@@ -46,7 +46,7 @@ def _child(draft: Draft, parent: int, p: Distribution, chance: Chance) -> tuple[
     rejected: list[int] = []
     for node in draft.children(parent):
         token = int(draft.tokens[node])
-        q = draft.q[node].without(rejected)
+        q = draft.q[node].without(rejected) if rejected else draft.q[node]
         assert q is not None, "a token was drawn, so something was left to draw"
         if chance.accepts(node, min(1.0, p.probability(token) / q.probability(token))):
             return node, p
@@ -80,7 +80,7 @@ def block(draft: Draft, target: Target, chance: Chance) -> Verdict:
             weights = excess(p, draft.q[i], share)
             mass = float(weights.sum())
             # p equals q and all before was certain: so will the next token be, and this test does not matter.
-            probability = 1.0 if mass == 0 and share == 1 else mass / (mass + 1.0 - share)
+            probability = 1.0 if mass == 0 and share == 1 else mass / (mass + (1.0 - share))
             rest = Distribution.of_weights(p.ids, weights) or p
         if chance.accepts(i - 1, probability):
             accepted, left = i, rest

@@ -117,6 +117,9 @@ class Ring:
         best, author, rate = EMPTY, "", 0.0
         asked: list[tuple[str, Draft, float]] = []
         choice = state.sampler.bind(state.tokens)
+        if choice.draws:
+            # A drawn draft is verified whole: all of them must fit into one pass.
+            room = min(room, self.runtime.n_batch // n_live - 1)
         for drafter in self.drafters:
             budget = self.control.budget(drafter.name, room, rate)
             if budget is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..errors import InputError, RuntimeLibraryError
 from .distribution import Distribution
 from .noise import scaled
 from .protocols import Logits
@@ -18,6 +19,8 @@ from .truncation import min_p, top_k, top_p
 NO_HISTORY: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 RULES = ("coupled", "rejection", "block")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+MAX_PENALTY = 1e6
+"""Far beyond any logit; more could not be told from a ban, and would overflow where it is counted."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +48,24 @@ class Sampling:
     verification: str = "coupled"
 
     def __post_init__(self) -> None:
-        t, finite = self.temperature, math.isfinite
-        _check("temperature", t, finite(t) and t >= 0, "a finite number, 0 or more")
+        t, top_p, min_p, repeat = self.temperature, self.top_p, self.min_p, self.repeat_penalty
+        _check("temperature", t, _is_finite(t) and t >= 0, "a finite number, 0 or more")
         _check("top_k", self.top_k, _is_int(self.top_k) and self.top_k >= 0, "a whole number, 0 (off) or more")
-        _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1 (off)")
-        _check("min_p", self.min_p, 0 <= self.min_p < 1, "at least 0 (off) and below 1")
-        repeat = self.repeat_penalty
-        _check("repeat_penalty", repeat, finite(repeat) and repeat > 0, "a finite number above 0; 1 is off")
+        _check("top_p", top_p, _is_finite(top_p) and 0 < top_p <= 1, "above 0 and at most 1 (off)")
+        _check("min_p", min_p, _is_finite(min_p) and 0 <= min_p < 1, "at least 0 (off) and below 1")
+        _check("repeat_penalty", repeat, _is_finite(repeat) and repeat > 0, "a finite number above 0; 1 is off")
         for name, value in ("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty):
-            _check(name, value, finite(value), "a finite number; 0 is off")
+            fits = _is_finite(value) and abs(value) <= MAX_PENALTY
+            _check(name, value, fits, f"from {-MAX_PENALTY:.0f} to {MAX_PENALTY:.0f}; 0 is off")
         last_n = self.repeat_last_n
         _check("repeat_last_n", last_n, _is_int(last_n) and last_n >= -1, "−1 (everything), 0 (off) or more")
         _check("seed", self.seed, _is_int(self.seed) and 0 <= self.seed < 2**64, "a whole number from 0 to 2⁶⁴ − 1")
         _check("verification", self.verification, self.verification in RULES, "one of " + ", ".join(RULES))
+        is_mapping = isinstance(self.logit_bias, Mapping)
+        _check("logit_bias", self.logit_bias, is_mapping, "a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
             _check("logit_bias token", token, _is_int(token) and token >= 0, "a token id, 0 or more")
-            _check(f"logit_bias of token {token}", bias, finite(bias) or bias == -math.inf, "a number or -inf")
+            _check(f"logit_bias of token {token}", bias, _is_finite(bias) or bias == -math.inf, "a number or -inf")
 
     @property
     def greedy(self) -> bool:
@@ -74,6 +79,14 @@ class Sampling:
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    """Whether it is a number, and a finite one."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _check(name: str, value: object, fits: bool, allowed: str) -> None:
@@ -111,7 +124,11 @@ class Chain:
         self._scratch = np.empty(n_vocab if bias or sampling.penalises else 0, dtype=np.float32)
 
     def adjust(self, row: Logits, window: NDArray[np.integer] = NO_HISTORY) -> Logits:
-        """The row after logit bias and penalties: itself where neither applies, else the scratch row."""
+        """The row after logit bias and penalties: itself where neither applies, else the scratch row.
+
+        Raises RuntimeLibraryError for a row without numbers, see `require_numbers`.
+        """
+        require_numbers(row.max())
         penalises = self.sampling.penalises and len(window) > 0
         if not penalises and not len(self._biased):
             return row
@@ -168,6 +185,15 @@ class Chain:
         distribution = Distribution.of_weights(candidates.ids, np.exp(candidates.logits))
         assert distribution is not None, "the largest logit is 0"
         return distribution
+
+
+def require_numbers(largest: float | np.floating) -> None:
+    """Raises RuntimeLibraryError where the largest logit of a row is not finite: it is NaN if any of them is."""
+    if not math.isfinite(largest):
+        raise RuntimeLibraryError(
+            f"The model computes no numbers: its largest logit is {largest}.",
+            "Its file is damaged, or the K/V cache type or flash attention does not suit it.",
+        )
 
 
 def _store(row: Logits, tokens: NDArray[np.integer], logits: NDArray[np.float64]) -> None:

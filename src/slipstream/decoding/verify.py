@@ -28,7 +28,7 @@ def verify(draft: Draft, rows: Logits, choice: Choice) -> Verdict:
     the draft.
     """
     assert len(rows) == 1 + len(draft), "one row for the root and one for each node"
-    if draft.q is None or not choice.draws:
+    if not draft.q or not choice.draws:
         return match(draft, rows, choice)
     rule = block if choice.rule == "block" else rejection
     return rule(draft, lambda node, drafted: choice.distribution(rows[node + 1], drafted), choice.chance)
