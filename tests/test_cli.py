@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,12 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gguf_files import write_gguf
 from tiny_models import write_tiny
 
 from slipstream.cli import main as cli
+from slipstream.text import Piece
 
 FAST = ["--threads", "1", "--ctx", "512"]
 GREEDY = [*FAST, "--temp", "0"]
@@ -239,7 +242,7 @@ def test_a_reader_that_leaves_is_no_error(program, as_json):
     running.stdout.close()
     err = running.stderr.read()
     running.stderr.close()
-    assert err == "" and running.wait(20) in (0, 1)
+    assert err == "" and running.wait(20) == 0
 
 
 @pytest.mark.model
@@ -257,6 +260,123 @@ def test_chat_goes_on_when_a_line_is_too_long_for_the_context(program):
     out, err = running.communicate("word " * 600 + "\nHi!\n\n", timeout=60)
     assert running.returncode == 0 and out.strip()
     assert err.startswith("slipstream: ") and err.count("\n") == 1
+
+
+def test_chat_goes_on_when_the_template_refuses_a_line(program, tmp_path):
+    (tmp_path / "strict.jinja").write_text(
+        "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('not\x1b[31mthat') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    model = write_tiny(tmp_path / "tiny.gguf", "llama")
+    options = ["--template", tmp_path / "strict.jinja", "-n", "4", "-t", "1", "--temp", "0"]
+    running = program("chat", model, *options, stdin=subprocess.PIPE)
+    out, err = running.communicate("AB\nbad\nCD\n\n", timeout=60)
+    assert running.returncode == 0 and len(out.splitlines()) == 2
+    assert err == "slipstream: The chat template refuses: not\\x1b[31mthat\n"
+
+
+FULL = "slipstream: The output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(
+    ("redirected", "status", "answers", "err"),
+    [
+        ("", 0, True, ""),
+        ("<&-", 0, True, ""),
+        ("2>&-", 0, True, ""),
+        (">&-", 0, False, ""),
+        ("<&- >&- 2>&-", 0, False, ""),
+        (">/dev/full", 2, False, FULL),
+        ("--json >/dev/full", 2, False, FULL),
+        ("--stats 2>/dev/full", 2, True, ""),
+    ],
+)
+def test_closed_and_full_streams(own_cache, tmp_path, redirected, status, answers, err):
+    model = write_tiny(tmp_path / "tiny.gguf", "llama")
+    line = f"{COMMAND} run {model} ABC --raw -n 4 -t 1 --temp 0 --draft off {redirected}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, bool(done.stdout.strip()), done.stderr) == (status, answers, err)
+
+
+def test_what_an_encoding_lacks_becomes_a_question_mark(program):
+    code = "from slipstream.cli import main; main.app = lambda: print('é 東'); main.main()"
+    for encoding, said in ("ascii", "? ?\n"), ("latin-1", "é ?\n"):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        running = program(code=code, env=environment, encoding=encoding)
+        assert running.communicate(timeout=20) == (said, "")
+
+
+def test_ctrl_c_in_the_first_moments(program):
+    code = """
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from slipstream.cli.main import main
+main()
+"""
+    running = program(code=code)
+    assert running.communicate(timeout=20) == ("", "") and running.returncode == 130
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class FakeGeneration(list):
+    statistics = SimpleNamespace(n_prompt=1, n_cached=0)
+
+    def completion(self):
+        return SimpleNamespace(finish_reason="stop", statistics=self.statistics)
+
+
+@pytest.mark.parametrize(
+    ("environment", "in_colour", "with_line"),
+    [
+        ({"TERM": "xterm"}, True, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False, True),
+        ({"TERM": "dumb"}, False, False),
+    ],
+)
+def test_what_a_terminal_is_sent(monkeypatch, environment, in_colour, with_line):
+    from slipstream.cli import answer
+
+    for name in "TERM", "NO_COLOR":
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(answer, "summary", lambda statistics: "figures")
+    monkeypatch.setattr(answer, "print_table", lambda statistics: None)
+    answer.show(FakeGeneration([Piece("a", False), Piece("b", True)]), stats=True, show_drafts=True)
+    written = sys.stdout.getvalue()
+    assert ("\x1b[32mb" in written, "figures" in written) == (in_colour, with_line)
+    if not with_line:
+        assert written == "ab\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "", "a"], "The name of the model is empty."),
+        (["run", "~nobody-of-that-name/x.gguf", "a"], "There is no file ~nobody-of-that-name/x.gguf."),
+        (["run", "smollm2", "a"], "SLIPSTREAM_DEMO_MODEL names /none/x.gguf, where there is no file."),
+        (["pull", "smollm2"], "SLIPSTREAM_DEMO_MODEL names /none/x.gguf, where there is no file."),
+        (["run", "/none/\x1b[31m\n\u202e.gguf", "a"], r"There is no file /none/\x1b[31m\n\u202e.gguf."),
+    ],
+)
+def test_names_that_mean_no_model(capsys, monkeypatch, arguments, said):
+    monkeypatch.setattr(sys, "argv", ["slipstream", *arguments])
+    monkeypatch.setenv("SLIPSTREAM_DEMO_MODEL", "/none/x.gguf")
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (left.value.code, out) == (2, "") and err.startswith(f"slipstream: {said}") and err.count("\n") == 1
 
 
 def test_help_is_quick_and_imports_little():

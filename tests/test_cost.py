@@ -102,6 +102,12 @@ def test_measuring_finds_the_steps_and_keeps_to_its_time():
     assert runtime.held == 0 and done[-1] == 1.0 and done == sorted(done)
 
 
+def test_measuring_needs_no_text():
+    """Of the probe's text a small vocabulary may have no token at all."""
+    clock = FakeClock()
+    assert measure(TimedRuntime(clock, lambda width: 0.01), [], clock, cap_s=0.1).time(1) == pytest.approx(0.01)
+
+
 def test_on_a_slow_machine_the_widths_that_matter_are_measured_first():
     clock = FakeClock()
     runtime = TimedRuntime(clock, lambda width: 0.4 * (1 + 0.1 * width))
@@ -130,7 +136,11 @@ def test_a_curve_survives_being_stored():
 
 
 @pytest.mark.parametrize(
-    "data", [None, {}, {"seconds": []}, {"seconds": {"2": 1.0}}, {"seconds": {"1": -1}}, {"seconds": {"1": math.nan}}]
+    "data",
+    [
+        *(None, {}, {"seconds": []}, {"seconds": {"2": 1.0}}, {"seconds": {"1": 0.1, "34": 1.0}}),
+        *({"seconds": {"1": 0.1, "2": t}} for t in (-1, math.nan, 1e308, 1e-300, True, "0.1", None, 10**400)),
+    ],
 )
 def test_a_damaged_curve_is_no_curve(data):
     assert CostCurve.from_data(data) is None

@@ -10,6 +10,7 @@ from gguf_files import TOKENS, write_gguf
 
 from slipstream.errors import ModelError
 from slipstream.models.gguf import Skipped, read_gguf
+from slipstream.models.header import GGUF, check_model
 from slipstream.models.pairing import same_vocabulary
 
 
@@ -146,6 +147,37 @@ def test_mutated_headers_are_read_or_refused(tiny: Path, tmp_path: Path) -> None
             assert isinstance(gguf.quantization, str)
             assert isinstance(gguf.chat_templates, dict)
             assert gguf.n_params >= 0
+
+
+SPM_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "tokens", "n_blocks", "said"),
+    [
+        ("gpt2", (), 2, "no vocabulary"),
+        ("gpt2", (1, 2), 2, "no vocabulary"),
+        ("none", TOKENS, 2, "no vocabulary"),
+        ("gpt2", TOKENS, 0, "it claims 0 layers"),
+        ("gpt2", TOKENS, 1 << 31, "it claims 2,147,483,648 layers"),
+        ("gpt2", ("a", "b", "a"), 2, "tokens 0 and 2 have the same text, 'a'"),
+        ("gpt2", ("a", "b\0c", "b\0d"), 2, "tokens 1 and 2 have the same text, 'b'"),
+        ("llama", (*SPM_BYTES[:10], *SPM_BYTES[11:]), 2, "needs the token <0x0A>"),
+        ("llama", (*SPM_BYTES[:10], *SPM_BYTES[11:], "\n"), 2, None),
+        ("gpt2", ("", "", "\ufffd", "\ufffd", "a"), 512, None),
+        ("gpt2", TOKENS, None, None),
+    ],
+)
+def test_headers_on_which_llama_cpp_would_end_the_process(
+    tokenizer: str, tokens: tuple, n_blocks: int | None, said: str | None
+) -> None:
+    metadata = {"tokenizer.ggml.model": tokenizer, "tokenizer.ggml.tokens": tokens, "unknown.block_count": n_blocks}
+    gguf = GGUF(Path("x.gguf"), {key: value for key, value in metadata.items() if value is not None}, (), 0)
+    if said is None:
+        check_model(gguf)
+    else:
+        with pytest.raises(ModelError, match=rf"x\.gguf cannot be run: .*{said}"):
+            check_model(gguf)
 
 
 class TestSameVocabulary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,9 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+import tiny_models
 from runtime_contract import TEXT, RuntimeContract, read
 from tiny_models import N_VOCAB, write_tiny
 
@@ -44,6 +48,13 @@ def smollm2(smollm2_path: Path) -> Iterator[LlamaModel]:
 
 def options(**changes: object) -> ContextOptions:
     return ContextOptions(**{**vars(SMALL), **changes})
+
+
+def altered(folder: Path, edit: Callable[[Any], object]) -> Path:
+    """A tiny llama whose header was edited before it was written."""
+    usual = tiny_models._hyperparameters
+    with patch.object(tiny_models, "_hyperparameters", lambda writer: (usual(writer), edit(writer))):
+        return write_tiny(folder / "altered.gguf", "llama")
 
 
 class TestTinyModels(RuntimeContract):
@@ -257,7 +268,7 @@ def test_a_named_device(tiny: dict[str, LlamaModel]):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), (b"", "is not a GGUF file"), (b"<html>", "is not a GGUF file"), (b"GGUF", "cannot be")],
+    [(None, "No such file"), (b"", "is empty"), (b"<html>", "is not a GGUF file"), (b"GGUF", "ends inside its header")],
 )
 def test_files_that_are_no_models(tmp_path: Path, content: bytes | None, message: str):
     path = tmp_path / "model.gguf"
@@ -265,14 +276,48 @@ def test_files_that_are_no_models(tmp_path: Path, content: bytes | None, message
         path.write_bytes(content)
     with pytest.raises(ModelError, match=message) as error:
         LlamaModel(path)
-    assert str(path) in str(error.value) and "\n" not in str(error.value)
+    assert path.name in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_truncated_model(tiny: dict[str, LlamaModel], tmp_path: Path):
     path = tmp_path / "half.gguf"
     path.write_bytes(tiny["llama"].path.read_bytes()[:200_000])
-    with pytest.raises(ModelError, match="not within the file bounds, model is corrupted or incomplete"):
+    with pytest.raises(ModelError, match=r"half\.gguf is truncated: 200,000 bytes"):
         LlamaModel(path)
+
+
+def test_a_model_that_llama_cpp_refuses(tmp_path: Path):
+    path = altered(tmp_path, lambda writer: writer.add_block_count(5))
+    with pytest.raises(ModelError, match=r"altered\.gguf cannot be loaded: .*'blk\.4\.attn_norm\.weight' not found"):
+        LlamaModel(path)
+
+
+def test_an_encoder_is_refused(tmp_path: Path):
+    path = altered(tmp_path, lambda writer: writer.add_causal_attention(False))
+    with LlamaModel(path) as model, pytest.raises(ModelError, match=r"altered\.gguf \(llama\) does not write text"):
+        LlamaRuntime(model, SMALL)
+
+
+def test_a_context_shorter_than_any_is_refused_unless_given(tmp_path: Path):
+    with LlamaModel(altered(tmp_path, lambda writer: writer.add_context_length(1))) as model:
+        with pytest.raises(ModelError, match=r"trained for a context of 1 tokens\. Give one of 16 or more with --ctx"):
+            LlamaRuntime(model, ContextOptions(n_threads=1))
+        with LlamaRuntime(model, options(n_ctx=32)) as runtime:
+            read(runtime, TEXT[:4], 4)
+
+
+def test_a_file_name_that_is_no_utf_8(tiny: dict[str, LlamaModel], tmp_path: Path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.gguf")
+    path.write_bytes(tiny["llama"].path.read_bytes())
+    LlamaModel(path).close()
+
+
+def test_where_llama_cpp_gives_up_it_is_one_line(tmp_path: Path):
+    path = altered(tmp_path, lambda writer: writer.add_expert_count(100_000))
+    program = f"from slipstream.runtimes.llamacpp import *\nfrom pathlib import Path\nLlamaModel(Path({str(path)!r}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(r"slipstream: llama\.cpp gave up: .*LLAMA_MAX_EXPERTS.*\n", done.stderr)
 
 
 def test_a_folder_is_no_model(tmp_path: Path):
@@ -323,6 +368,59 @@ def test_closing_a_model_closes_its_contexts_and_twice_is_harmless(tiny: dict[st
     model.close()
     model.close()
     runtime.close()
+
+
+class CountingLibrary:
+    """Lets Ctrl-C strike right after each call that frees something, and counts these calls."""
+
+    def __init__(self, lib) -> None:
+        self.lib = lib
+        self.freed: list[str] = []
+
+    def __getattr__(self, name: str):
+        def free(*arguments) -> None:
+            self.freed.append(name)
+            getattr(self.lib, name)(*arguments)
+            raise KeyboardInterrupt
+
+        return free if name in ("llama_free", "llama_model_free") else getattr(self.lib, name)
+
+
+def test_what_was_freed_is_not_freed_again_after_ctrl_c(tiny: dict[str, LlamaModel]):
+    model = LlamaModel(tiny["llama"].path)
+    runtime = LlamaRuntime(model, SMALL)
+    model.lib = runtime._lib = lib = CountingLibrary(model.lib)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            model.close()
+    runtime.close()
+    model.close()
+    assert lib.freed == ["llama_free", "llama_model_free"]
+
+
+@pytest.mark.model
+def test_ctrl_c_ends_the_load_of_a_model(smollm2_path: Path):
+    timer = threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        LlamaModel(smollm2_path)
+        time.sleep(3)
+    LlamaModel(smollm2_path).close()
+
+
+def test_ctrl_c_while_llama_cpp_logs_is_not_lost(tiny: dict[str, LlamaModel], monkeypatch: pytest.MonkeyPatch):
+    """What is raised in a callback cannot pass through llama.cpp."""
+
+    class Log(list):
+        def append(self, text: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(library, "_errors", Log())
+    with LlamaRuntime(tiny["llama"], SMALL) as runtime:
+        with pytest.raises(KeyboardInterrupt):
+            runtime.forward([Rows(0, [2, N_VOCAB], 0, 1)])
+        assert runtime.held(0) == 0
+        read(runtime, TEXT[:4], 4)
 
 
 def test_what_is_left_open_does_not_crash_at_exit(tiny: dict[str, LlamaModel]):

@@ -15,7 +15,7 @@ from slipstream.decoding.choice import Sampler
 from slipstream.decoding.noise import gumbel
 from slipstream.decoding.sampling import Chain, Sampling
 from slipstream.decoding.truncation import at_least, min_p, top_k, top_p
-from slipstream.errors import InputError
+from slipstream.errors import InputError, RuntimeLibraryError
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 BIG = 151_936
@@ -228,22 +228,50 @@ def test_huge_bias_stays_defined() -> None:
 @pytest.mark.parametrize(
     "option, value",
     [
-        *[("temperature", v) for v in (-0.1, math.nan, math.inf)],
+        *[("temperature", v) for v in (-0.1, math.nan, math.inf, "x", None, True, 10**400)],
         *[("top_k", v) for v in (-1, 1.5, True)],
-        *[("top_p", v) for v in (0.0, 1.1, math.nan)],
-        *[("min_p", v) for v in (-0.1, 1.0, math.nan)],
-        *[("repeat_penalty", v) for v in (0.0, -1.0, math.inf)],
-        ("presence_penalty", math.nan),
-        ("frequency_penalty", math.inf),
+        *[("top_p", v) for v in (0.0, 1.1, math.nan, "x")],
+        *[("min_p", v) for v in (-0.1, 1.0, math.nan, None)],
+        *[("repeat_penalty", v) for v in (0.0, -1.0, math.inf, [])],
+        *[("presence_penalty", v) for v in (math.nan, 1e308, "x")],
+        *[("frequency_penalty", v) for v in (math.inf, -1e308, None)],
         *[("repeat_last_n", v) for v in (-2, 0.5)],
         *[("seed", v) for v in (-1, 2**64, 0.5)],
-        *[("logit_bias", v) for v in ({-1: 0.0}, {0: math.nan}, {0: math.inf})],
+        *[("logit_bias", v) for v in ({-1: 0.0}, {0: math.nan}, {0: math.inf}, {0: "x"}, {"a": 1.0}, None, [(0, 1.0)])],
     ],
 )
 def test_options_out_of_range(option: str, value: object) -> None:
     with pytest.raises(InputError, match=option) as error:
         Sampling(**{option: value})
     assert error.value.hint.startswith("It must be ")
+
+
+@pytest.mark.parametrize("options", [{"repeat_penalty": x} for x in (1e308, 1e-308)] + [
+    {"presence_penalty": s * 1e6, "frequency_penalty": f * 1e6, "logit_bias": {2: -math.inf, 3: 1e308, 4: -1e308}}
+    for s in (-1, 1) for f in (-1, 1)
+])  # fmt: skip
+def test_extreme_penalties_stay_defined(options: dict) -> None:
+    """Without a warning of numpy's, which is an error here; a banned token stays banned."""
+    row = np.linspace(-3e38, 3e38, 9, dtype=np.float32)
+    row[5] = -np.inf
+    chain = Chain(Sampling(**OFF, **options), len(row))
+    adjusted = chain.adjust(row, np.arange(9).repeat(1000))
+    assert not np.isnan(adjusted).any() and adjusted.max() < np.inf and adjusted[5] == -np.inf
+    assert chain.distribution(row, np.arange(9)).dense(9).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0, "repeat_penalty": 1.1}, {}, OFF])
+@pytest.mark.parametrize("verification", ["coupled", "rejection"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_rows_without_numbers_are_an_error(options: dict, verification: str, number: float) -> None:
+    choose = Sampler(Sampling(**options, verification=verification), BIG).bind([1, 2])
+    broken = [np.full(BIG, number, np.float32)]
+    if number != -math.inf:
+        broken.append(np.zeros(BIG, np.float32))
+        broken[-1][BIG - 1] = number
+    for row in broken:
+        with pytest.raises(RuntimeLibraryError, match=r"no numbers.*damaged"):
+            choose(row, [3])
 
 
 def test_bias_beyond_the_vocabulary_and_bans_of_everything() -> None:

@@ -74,6 +74,21 @@ class TestStores:
         (home / "studio/settings.json").write_text(json.dumps({"downloadsFolder": str(home / "big")}))
         assert names("LM Studio") == ["org/repo/model.gguf"]
 
+    @pytest.mark.parametrize("odd", ["~nobody-of-that-name/x", "~\0", "a\0b", "a\ud800"])
+    def test_settings_that_name_no_folder_are_passed_over(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, odd: str
+    ) -> None:
+        touch(home / ".lmstudio/models/org/repo/model.gguf")
+        touch(home / ".cache/llama.cpp/other.gguf")
+        (home / ".lmstudio/settings.json").write_text(json.dumps({"downloadsFolder": odd}))
+        (home / ".lmstudio-home-pointer").write_bytes(odd.encode("utf-8", "surrogatepass"))
+        for name in ("OLLAMA_MODELS", "LLAMA_CACHE", "HF_HOME"):
+            if "\0" not in odd and odd.isascii():
+                monkeypatch.setenv(name, odd)
+        assert [found.name for found in find_models()] == ["org/repo/model.gguf", "other.gguf"]
+        with pytest.raises(ModelError):
+            resolve(odd)
+
     def test_ollama(self, home: Path) -> None:
         models = home / ".ollama/models"
         blob = add_ollama(models, "registry.ollama.ai/library/llama3.2/1b")
@@ -151,6 +166,16 @@ class TestListing:
         listed = json.loads(capsys.readouterr().out)
         assert [model["quantization"] for model in listed] == [None, "Q4_K_M"]
 
+    def test_the_table_shows_what_would_steer_the_terminal(
+        self, home: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_gguf(home / ".lmstudio/models/o/r/a\x1b[31m\nb\u202e[bold]東京.gguf")
+        touch(home / ".lmstudio/models/o/r/bad\x9b\r.gguf")
+        models()
+        out = capsys.readouterr().out
+        assert r"o/r/a\x1b[31m\nb\u202e[bold]東京.gguf  LM Studio  llama" in out
+        assert r"o/r/bad\x9b\r.gguf (LM Studio): bad\x9b\r.gguf ends inside its header." in out
+
     def test_only_what_can_be_pulled_is(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = add_hub(home, "o/r", "m.gguf")
         pull("hf:o/r")
@@ -188,6 +213,14 @@ class TestResolve:
         touch(home / ".lmstudio/models/org/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf")
         with pytest.raises(ModelError, match=r"any of 2 models: .*Q4_K_M.*Q8_0"):
             resolve("qwen3-8b")
+
+    def test_a_demo_model_that_is_not_where_it_was_said_to_be(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(demo.ENVIRONMENT_VARIABLE, str(home / "nowhere.gguf"))
+        with pytest.raises(ModelError, match=r"SLIPSTREAM_DEMO_MODEL names .*nowhere\.gguf, where there is no file"):
+            resolve("smollm2")
+        assert find_models() == []
 
     def test_unknown_names_and_missing_files_differ(self, home: Path) -> None:
         touch(home / ".cache/llama.cpp/gemma.gguf")

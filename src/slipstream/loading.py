@@ -84,7 +84,7 @@ def load(
         progress("loading", 0.0)
         target = opened.enter_context(LlamaModel(path, target_options))
         runtime = opened.enter_context(LlamaRuntime(target, context))
-        text = target.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False)
+        text = target.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False) or [0]
         cost = _cost(path, runtime, text, probe_s if speculate else 0.0, progress)
         drafters: list[Drafter] = [SuffixDrafter()] if speculate else []
         token_s: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import nullcontext
@@ -20,13 +21,13 @@ def show(generation: Generation, stats: bool, show_drafts: bool) -> Completion:
     """Streams the answer to standard output; Ctrl-C ends it. Figures go to standard error."""
     from slipstream.cli.statusline import StatusLine
 
-    terminal = sys.stdout.isatty()
+    terminal = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    in_colour = terminal and show_drafts and not os.environ.get("NO_COLOR")
     shown_at = 0.0
     try:
         with StatusLine(sys.stdout) if stats and terminal else nullcontext() as line:
             for piece in generation:
-                coloured = show_drafts and piece.drafted and terminal
-                sys.stdout.write(typer.style(piece.text, fg="green") if coloured else piece.text)
+                sys.stdout.write(typer.style(piece.text, fg="green") if in_colour and piece.drafted else piece.text)
                 sys.stdout.flush()
                 if line is not None and time.monotonic() - shown_at > REFRESH_S:
                     line.show(summary(generation.statistics))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from slipstream.cli import options
+from slipstream.cli.models import printable
 from slipstream.errors import InputError, TemplateError
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ def _turn(
     messages.append({"role": "user", "content": line})
     try:
         generation = llm.stream(messages, sampling, n_max, stop, think)
-    except InputError as error:
-        # The conversation has outgrown the context: the person decides what to do, and nothing is lost.
-        typer.echo(f"slipstream: {error}", err=True)
+    except (InputError, TemplateError) as error:
+        # The line is too long for the context, or none for the template: the person goes on, and nothing is lost.
+        typer.echo(f"slipstream: {printable(str(error))}", err=True)
         messages.pop()
         return
     completion = show(generation, stats, show_drafts)

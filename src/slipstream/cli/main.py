@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import sys
 
-import typer
+try:
+    import io
+    import os
+    from contextlib import suppress
+    from typing import Any, NoReturn
 
-from slipstream import __version__
-from slipstream.cli.chat import chat
-from slipstream.cli.models import models
-from slipstream.cli.pull import pull
-from slipstream.cli.run import run
-from slipstream.errors import SlipstreamError
+    import typer
+
+    from slipstream import __version__
+    from slipstream.cli.chat import chat
+    from slipstream.cli.models import models, printable
+    from slipstream.cli.pull import pull
+    from slipstream.cli.run import run
+    from slipstream.cli.verify import verify
+    from slipstream.errors import SlipstreamError
+except KeyboardInterrupt:  # within the first moments
+    sys.exit(130)
 
 app = typer.Typer(
     name="slipstream",
@@ -25,6 +34,7 @@ app.command()(run)
 app.command()(chat)
 app.command()(models)
 app.command()(pull)
+app.command()(verify)
 
 
 def _version(wanted: bool) -> None:
@@ -42,13 +52,39 @@ def _root(
 def main() -> None:
     """The entry point: errors meant for a person become one line on standard error and exit status 2."""
     try:
+        _prepare_streams()
         app()
     except SlipstreamError as error:
-        typer.echo(f"slipstream: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output has left: nothing is wrong, and nobody is there to be told.
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        sys.stdout = _nowhere("w")  # what is left in the other one cannot be written either
+        _fail(f"The output cannot be written: {error.strerror or error}.")
+    except SystemExit as left:
+        # The reader of our output has left, for which click exits with 1: nothing is wrong, and nobody to be told.
+        if isinstance(left.__context__, BrokenPipeError):
+            sys.exit(0)
+        raise
+
+
+def _prepare_streams() -> None:
+    """Standard streams that are closed become empty ones; what an encoding cannot write becomes a question mark."""
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _nowhere(mode))
+    for stream in sys.stdout, sys.stderr:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _nowhere(mode: str) -> Any:
+    return open(os.devnull, mode, encoding="utf-8")
+
+
+def _fail(message: str) -> NoReturn:
+    with suppress(OSError):
+        typer.echo(f"slipstream: {printable(message)}", err=True)
+    sys.exit(2)

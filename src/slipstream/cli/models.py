@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Annotated
+from unicodedata import category
 
 import typer
 
@@ -31,6 +32,9 @@ def _print_table(listed: list[Listed]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    def shown(text: str) -> str:
+        return escape(printable(text))
+
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
@@ -42,11 +46,17 @@ def _print_table(listed: list[Listed]) -> None:
         table.add_column(title, justify="right")
     for model in listed:
         if model.problem is None:
-            table.add_row(escape(model.name), model.store, *map(escape, _cells(model)))
+            table.add_row(shown(model.name), model.store, *map(shown, _cells(model)))
     console.print(table)
     for model in listed:
         if model.problem is not None:
-            console.print(f"[yellow]{escape(model.name)} ({model.store}): {escape(model.problem)}[/yellow]")
+            console.print(f"[yellow]{shown(model.name)} ({model.store}): {shown(model.problem)}[/yellow]")
+
+
+def printable(text: str) -> str:
+    """The text with what would steer the terminal, or break the line, written as an escape."""
+    steering = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(c.encode("unicode_escape").decode() if category(c) in steering else c for c in text)
 
 
 def _cells(model: Listed) -> tuple[str, str, str, str, str]:

@@ -35,3 +35,16 @@ def loading() -> Iterator[tuple[Callable[[str, float], None], Callable[[str], bo
 
     with bar:
         yield progress, confirm
+
+
+@contextmanager
+def working(doing: str) -> Iterator[Callable[[float], None]]:
+    """Gives a function that takes the fraction done; a bar with the time left on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(doing, total=1.0)
+        yield lambda done: bar.update(task, completed=done)

@@ -9,6 +9,7 @@ import typer
 
 from slipstream.errors import ModelError
 from slipstream.models import demo, hub
+from slipstream.models.resolve import check_demo_setting
 
 
 def pull(
@@ -16,6 +17,7 @@ def pull(
 ) -> None:
     """Fetch a model, unless it is on this machine, and print its path."""
     if model.lower() == demo.NAME:
+        check_demo_setting()
         typer.echo(_pull_demo())
     elif model.startswith("hf:"):
         typer.echo(hub.fetch(model, confirm=lambda question: True))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
+from slipstream.errors import ModelError
 from slipstream.models.ggml_types import FILE_TYPES, GUESSED, TENSOR_TYPES
+
+MAX_BLOCKS: Final = 512
+"""LLAMA_MAX_LAYERS of llama.cpp."""
 
 
 @dataclass(frozen=True)
@@ -146,3 +151,44 @@ class GGUF:
     def token_text(self, token: int | None) -> str:
         """Text of one token; empty for None and for an id outside the vocabulary."""
         return self.tokens[token] if token is not None and 0 <= token < len(self.tokens) else ""
+
+
+def check_model(gguf: GGUF) -> None:
+    """Raises ModelError for a header on which llama.cpp would end the process, which is no exception to catch.
+
+    The file must have been read with its arrays; of a split set it is the first part.
+    """
+    flaw = _flaw(gguf)
+    if flaw is not None:
+        raise ModelError(f"{gguf.path.name} cannot be run: {flaw}.", "Fetch the file again, or convert it anew.")
+
+
+def _flaw(gguf: GGUF) -> str | None:
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
+    tokenizer = gguf.text("tokenizer.ggml.model")
+    if not isinstance(tokens, tuple) or not tokens or not isinstance(tokens[0], str) or tokenizer in (None, "none"):
+        return "it holds no vocabulary"
+    n_blocks = gguf.integer(f"{gguf.architecture}.block_count")
+    if n_blocks is not None and not 1 <= n_blocks <= MAX_BLOCKS:
+        return f"it claims {n_blocks:,} layers, where 1 to {MAX_BLOCKS} are possible"
+    return _twin(gguf.tokens) or (_missing_byte(set(gguf.tokens)) if tokenizer == "llama" else None)
+
+
+def _twin(tokens: Sequence[str]) -> str | None:
+    """Two tokens of one text, as C reads it: up to a NUL. Bytes that are no UTF-8 all look alike here, and pass."""
+    if len(set(tokens)) == len(tokens) and not any("\0" in text for text in tokens):
+        return None
+    seen: dict[str, int] = {}
+    for token, text in enumerate(tokens):
+        text = text.split("\0")[0]
+        if text and "\ufffd" not in text and seen.setdefault(text, token) != token:
+            return f"its tokens {seen[text]} and {token} have the same text, {text!r}"
+    return None
+
+
+def _missing_byte(tokens: set[str]) -> str | None:
+    """SentencePiece falls back to the bytes of a character that is no token."""
+    for byte in range(256):
+        if f"<0x{byte:02X}>" not in tokens and (byte > 127 or chr(byte) not in tokens):
+            return f"its tokenizer needs the token <0x{byte:02X}>, which is missing"
+    return None

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slipstream.errors import DownloadError, ModelError
+from slipstream.errors import DownloadError, InputError, ModelError
 from slipstream.models import demo, hub, stores
 
 Confirm = Callable[[str], bool]
@@ -31,18 +31,29 @@ def resolve(
 ) -> Path:
     """The model's file; of a split set the first part. Downloads only after `confirm`.
 
-    Raises ModelError if nothing or too much is meant, DownloadError if it cannot be fetched.
+    Raises ModelError if nothing or too much is meant, DownloadError if it cannot be fetched, InputError for no name.
     """
-    path = Path(model).expanduser()
-    if _is(path, Path.is_file):
+    if not model:
+        raise InputError("The name of the model is empty.", _LIST)
+    path = stores.named_path(model)
+    if path is not None and _is(path, Path.is_file):
         return _first_part(path)
     if model.lower() == demo.NAME:
+        check_demo_setting()
         return demo.demo_path() or _fetch_demo(confirm, progress)
     if model.startswith("hf:"):
         return hub.fetch(model, confirm)
-    if _is(path, Path.is_dir):
+    if path is not None and _is(path, Path.is_dir):
         return _only_model_in(path)
     return _named(model)
+
+
+def check_demo_setting() -> None:
+    """Raises ModelError where the environment names a file for the demo model that is not there."""
+    named = os.environ.get(demo.ENVIRONMENT_VARIABLE)
+    if named and not _is(Path(named), Path.is_file):
+        hint = f"Set it to a copy of {demo.FILE_NAME}, or unset it."
+        raise ModelError(f"{demo.ENVIRONMENT_VARIABLE} names {named}, where there is no file.", hint)
 
 
 def _fetch_demo(confirm: Confirm, progress: demo.Progress) -> Path:
@@ -55,7 +66,7 @@ def _fetch_demo(confirm: Confirm, progress: demo.Progress) -> Path:
 def _is(path: Path, test: Callable[[Path], bool]) -> bool:
     try:
         return test(path)
-    except (OSError, ValueError):  # a name too long, or with a null in it
+    except OSError:  # such as a name too long
         return False
 
 
@@ -96,7 +107,7 @@ def _named(model: str) -> Path:
 
 
 def _nothing(model: str, names: Sequence[str]) -> ModelError:
-    close = difflib.get_close_matches(model, [*names, demo.NAME], n=3, cutoff=0.5)
+    close = difflib.get_close_matches(model, {*names, demo.NAME}, n=3, cutoff=0.5)
     hint = f"Close to it: {', '.join(close)}." if close else _LIST
     if model.lower().endswith(".gguf") or model.startswith((".", "~", "/")) or os.sep in model:
         return ModelError(f"There is no file {model}.", hint)

@@ -72,6 +72,16 @@ def models_below(folder: Path) -> list[Path]:
     return sorted(path for path in _files_below(folder) if is_model_file(path))
 
 
+def named_path(name: str) -> Path | None:
+    """The path that a person or a setting names, ~ expanded; None for what is none: an unknown user, a NUL."""
+    try:
+        path = Path(name).expanduser()
+        os.fsencode(path)
+    except (RuntimeError, ValueError):
+        return None
+    return None if "\0" in name else path
+
+
 def hugging_face() -> Iterator[Found]:
     """Models of the Hugging Face cache as org/repo/file, those of the newest known revision first."""
     for repository in _entries(_hugging_face_folder()):
@@ -92,16 +102,13 @@ def _lm_studio() -> Iterator[Found]:
 
 
 def _lm_studio_folders() -> Iterator[Path]:
-    user = Path.home()
+    user = _home()
     homes = [user / ".lmstudio", user / ".cache" / "lm-studio"]
-    pointer = _read_text(user / ".lmstudio-home-pointer")
-    if pointer:
-        homes.insert(0, Path(pointer))
-    for home in homes:
-        settings = _read_json(home / "settings.json")
-        folder = settings.get("downloadsFolder")
-        if isinstance(folder, str) and folder:
-            yield Path(folder).expanduser()
+    pointed = _setting(_read_text(user / ".lmstudio-home-pointer"))
+    for home in [pointed, *homes] if pointed is not None else homes:
+        folder = _setting(_read_json(home / "settings.json").get("downloadsFolder"))
+        if folder is not None:
+            yield folder
         yield home / "models"
 
 
@@ -115,10 +122,10 @@ def _ollama() -> Iterator[Found]:
 
 
 def _ollama_folders() -> Iterator[Path]:
-    named = os.environ.get("OLLAMA_MODELS")
-    if named:
-        yield Path(named).expanduser()
-    yield Path.home() / ".ollama" / "models"
+    named = _setting(os.environ.get("OLLAMA_MODELS"))
+    if named is not None:
+        yield named
+    yield _home() / ".ollama" / "models"
     yield Path("/usr/share/ollama/.ollama/models")
 
 
@@ -149,26 +156,35 @@ def _llama_cpp() -> Iterator[Found]:
 
 
 def _llama_cpp_folder() -> Path:
-    named = os.environ.get("LLAMA_CACHE")
-    if named:
-        return Path(named).expanduser()
+    named = _setting(os.environ.get("LLAMA_CACHE"))
+    if named is not None:
+        return named
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "llama.cpp"
+        return _home() / "Library" / "Caches" / "llama.cpp"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "llama.cpp"
+        return Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local") / "llama.cpp"
     return _user_cache() / "llama.cpp"
 
 
 def _hugging_face_folder() -> Path:
     for variable, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
-        named = os.environ.get(variable)
-        if named:
-            return Path(named).expanduser() / below
+        named = _setting(os.environ.get(variable))
+        if named is not None:
+            return named / below
     return _user_cache() / "huggingface" / "hub"
 
 
 def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return _setting(os.environ.get("XDG_CACHE_HOME")) or _home() / ".cache"
+
+
+def _home() -> Path:
+    """Unlike `Path.home`, it does not raise where there is none."""
+    return Path(os.path.expanduser("~"))
+
+
+def _setting(value: object) -> Path | None:
+    return named_path(value) if isinstance(value, str) and value else None
 
 
 def _own() -> Iterator[Found]:

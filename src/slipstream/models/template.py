@@ -1,7 +1,6 @@
 """Chat templates: from messages to the prompt text, as the model's maker wrote it in Jinja.
 
-Rendered in jinja2's immutable sandbox with what templates expect of transformers. What the sandbox
-leaves open, numbers and texts that grow by * and **, is bounded here too.
+Rendered in a sandbox, see `sandbox`, with what templates expect of transformers.
 """
 
 from __future__ import annotations
@@ -13,21 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from slipstream.errors import TemplateError
+from slipstream.errors import InputError, TemplateError
 from slipstream.models.gguf import GGUF
+from slipstream.models.sandbox import Sandbox, check_growth
 
-_MAX_NUMBER: Final = 1 << 64
-_MAX_EXPONENT: Final = 64
-_MAX_LENGTH: Final = 1 << 20
 _HINT: Final = "Use --template FILE with another template, or --raw for none."
 
 
@@ -60,23 +55,34 @@ class ChatTemplate:
         enable_thinking: bool | None = None,
         **extra: object,
     ) -> str:
-        """The prompt's text. Messages have a role and a content. Raises TemplateError."""
+        """The prompt's text. Messages have a role and a content, else InputError. Raises TemplateError."""
+        if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+            raise InputError(
+                "The messages are not a list of messages.", 'Each is a mapping: {"role": …, "content": …}.'
+            )
+        template = self._compiled
         values: dict[str, object] = {"tools": None, "documents": None}
         if enable_thinking is not None:
             values |= {"enable_thinking": enable_thinking, "thinking": enable_thinking}
         values |= {"bos_token": self.bos, "eos_token": self.eos} | extra
         values |= {"messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt}
         try:
-            return self._compiled.render(values)
+            self._sandbox.begin()
+            return template.render(values)
         except _Refusal as error:
             raise TemplateError(f"The chat template refuses: {_one_line(error)}", "") from None
         except Exception as error:  # a template can raise whatever Python can
             raise _broken(error, _line_of(error)) from error
 
     @cached_property
+    def _sandbox(self) -> Sandbox:
+        names = {"raise_exception": _refuse, "strftime_now": _strftime_now}
+        return Sandbox([_Generation, loopcontrols], names, {"tojson": _tojson})
+
+    @cached_property
     def _compiled(self) -> jinja2.Template:
         try:
-            return _environment().from_string(self.source)
+            return self._sandbox.template(self.source)
         except jinja2.TemplateSyntaxError as error:
             raise _broken(error, error.lineno) from error
         except Exception as error:  # such as RecursionError
@@ -85,19 +91,6 @@ class ChatTemplate:
 
 class _Refusal(jinja2.TemplateError):
     """Raised by the template itself, about the messages."""
-
-
-class _Bounded(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        numbers = [abs(value) for value in (left, right) if isinstance(value, int | float)]
-        length = sum(len(value) for value in (left, right) if not isinstance(value, int | float))
-        number = max(numbers, default=0)
-        exponent = numbers[-1] if operator == "**" and numbers else 0
-        if number > _MAX_NUMBER or exponent > _MAX_EXPONENT or length * number > _MAX_LENGTH:
-            raise jinja2.exceptions.SecurityError(f"{operator} would grow too large")
-        return super().call_binop(context, operator, left, right)
 
 
 class _Generation(Extension):
@@ -110,19 +103,12 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> jinja2.Environment:
-    environment = _Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
 def _refuse(message: str) -> str:
     raise _Refusal(message)
 
 
 def _strftime_now(layout: str) -> str:
+    check_growth("strftime_now", layout, 256)  # as far as a width in it reaches
     return datetime.now().strftime(layout)
 
 

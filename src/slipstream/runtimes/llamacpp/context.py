@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from slipstream.decoding.protocols import Logits, Pass, Rows
-from slipstream.errors import InputError, RuntimeLibraryError
+from slipstream.errors import InputError, ModelError, RuntimeLibraryError
 
-from .library import RELEASE, ffi, take_errors
-from .model import LlamaModel, device_names
-from .options import CACHE_TYPES, DEFAULT_MAX_CTX, FLASH_ATTENTION, ContextOptions
+from .library import RELEASE, abort, ffi, raise_interrupt, take_errors
+from .model import LlamaModel, device_names, no_text
+from .options import CACHE_TYPES, DEFAULT_MAX_CTX, FLASH_ATTENTION, MIN_CTX, ContextOptions
 from .splits import splits
 
 WIDE = 32
@@ -38,7 +38,7 @@ class LlamaRuntime:
         self._recurrent_only = model.is_recurrent_only
         self.n_vocab = model.tokenizer.n_vocab
         self.n_seq_max = options.n_seq_max
-        self.n_ctx = options.n_ctx or min(model.n_ctx_train, DEFAULT_MAX_CTX)
+        self.n_ctx = options.n_ctx or _usual_ctx(model)
         self.n_batch = min(options.n_batch, self.n_ctx * self.n_seq_max)
         self.n_threads = options.threads
         self._handle = self._open(model, options)
@@ -48,7 +48,6 @@ class LlamaRuntime:
         self._floor = [0] * self.n_seq_max
         self._unsettled: Sequence[Rows] = ()
         self._make_batch()
-        self._make_abort()
         self.cost_key: dict[str, object] = {
             "build": RELEASE,
             "threads": self.n_threads,
@@ -81,11 +80,19 @@ class LlamaRuntime:
         take_errors()
         handle = self._lib.llama_init_from_model(model.handle, params)
         if handle == ffi.NULL:
+            raise_interrupt()
             reason = take_errors() or "not enough memory"
             raise RuntimeLibraryError(
                 f"A context of {n_cells} tokens cannot be made: {reason}.",
                 "Try a smaller --ctx, --cache-type-k q8_0 --cache-type-v q8_0, or fewer --gpu-layers.",
             )
+        try:
+            raise_interrupt()
+            if not self._lib.llama_get_causal_attn(handle):
+                raise no_text(model.path, model.architecture)
+        except BaseException:
+            self._lib.llama_free(handle)
+            raise
         return handle
 
     def __enter__(self) -> LlamaRuntime:
@@ -96,10 +103,10 @@ class LlamaRuntime:
 
     def close(self) -> None:
         """Frees the context; harmless when done twice."""
-        if self._handle != ffi.NULL:
+        handle, self._handle, self._unsettled = self._handle, ffi.NULL, ()  # first, since Ctrl-C may strike again
+        if handle != ffi.NULL:
             self._lib.llama_batch_free(self._batch)
-            self._lib.llama_free(self._handle)
-            self._handle = ffi.NULL
+            self._lib.llama_free(handle)
 
     def forward(self, rows: Sequence[Rows]) -> Pass:
         """See the protocol. All rows together must not exceed `n_batch`: they are computed in one pass.
@@ -182,22 +189,6 @@ class LlamaRuntime:
         for i in range(n):
             self._lists[i] = self._seqs_memory + i
 
-    def _make_abort(self) -> None:
-        """The callback that ends a long pass: Python runs its signal handlers within it, in the main thread."""
-        self._interrupts: list[BaseException] = []
-
-        def on_error(kind: Any, error: BaseException, at: Any) -> bool:
-            interrupts.append(error)
-            return True
-
-        interrupts = self._interrupts
-
-        @ffi.callback("bool(void *)", onerror=on_error)  # type: ignore[untyped-decorator]
-        def abort(data: Any) -> bool:
-            return bool(interrupts)
-
-        self._abort = abort
-
     def _fill(self, rows: Sequence[Rows]) -> int:
         """Writes the rows into the batch; returns their number."""
         assert len({r.seq for r in rows}) == len(rows), "one Rows a sequence"
@@ -228,6 +219,7 @@ class LlamaRuntime:
             status = self._lib.llama_decode(self._handle, batch[0])
         else:
             status = self._decode_interruptibly(batch[0])
+        raise_interrupt()
         if status != 0:
             reason = take_errors() or "no reason given"
             raise RuntimeLibraryError(
@@ -236,15 +228,11 @@ class LlamaRuntime:
             )
 
     def _decode_interruptibly(self, batch: Any) -> int:
-        self._interrupts.clear()
-        self._lib.llama_set_abort_callback(self._handle, self._abort, ffi.NULL)
+        self._lib.llama_set_abort_callback(self._handle, abort, ffi.NULL)
         try:
-            status = int(self._lib.llama_decode(self._handle, batch))
+            return int(self._lib.llama_decode(self._handle, batch))
         finally:
             self._lib.llama_set_abort_callback(self._handle, ffi.NULL, ffi.NULL)
-        if self._interrupts:
-            raise self._interrupts[0]
-        return status
 
     def _logits(self, rows: Sequence[Rows]) -> tuple[Logits, ...]:
         n_outputs = sum(r.n_outputs for r in rows)
@@ -256,3 +244,13 @@ class LlamaRuntime:
         logits.flags.writeable = False
         ends = np.cumsum([r.n_outputs for r in rows])
         return tuple(logits[end - r.n_outputs : end] for end, r in zip(ends, rows, strict=True))
+
+
+def _usual_ctx(model: LlamaModel) -> int:
+    """The context of a model where none was asked for."""
+    if model.n_ctx_train < MIN_CTX:
+        raise ModelError(
+            f"{model.path.name} says that it was trained for a context of {model.n_ctx_train} tokens.",
+            f"Give one of {MIN_CTX} or more with --ctx, if the model is any good.",
+        )
+    return min(model.n_ctx_train, DEFAULT_MAX_CTX)

@@ -7,6 +7,8 @@ another release, and structs whose known defaults don't read back.
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -45,6 +47,7 @@ const void *llama_model_get_vocab(const void *model);
 int32_t llama_model_n_ctx_train(const void *model);
 bool llama_model_is_recurrent(const void *model);
 bool llama_model_is_hybrid(const void *model);
+bool llama_model_has_encoder(const void *model);
 int32_t llama_model_desc(const void *model, char *buffer, size_t size);
 int32_t llama_model_meta_val_str(const void *model, const char *key, char *buffer, size_t size);
 uint64_t llama_model_n_params(const void *model);
@@ -65,6 +68,7 @@ void *llama_init_from_model(void *model, struct llama_context_params params);
 void llama_free(void *ctx);
 uint32_t llama_n_rs_seq(const void *ctx);
 void *llama_get_memory(const void *ctx);
+bool llama_get_causal_attn(const void *ctx);
 bool llama_memory_seq_rm(void *memory, llama_seq_id seq, llama_pos from, llama_pos to);
 llama_batch llama_batch_init(int32_t n_tokens, int32_t embd, int32_t n_seq_max);
 void llama_batch_free(llama_batch batch);
@@ -73,6 +77,7 @@ void llama_synchronize(void *ctx);
 float *llama_get_logits(void *ctx);
 void llama_set_abort_callback(void *ctx, bool (*abort)(void *data), void *data);
 
+void ggml_set_abort_callback(void (*callback)(const char *reason));
 void *ggml_backend_dev_by_name(const char *name);
 size_t ggml_backend_dev_count(void);
 void *ggml_backend_dev_get(size_t index);
@@ -140,7 +145,48 @@ ERROR_LEVEL: Final = 4
 _errors: list[str] = []
 
 
-@ffi.callback("void(int, const char *, void *)")  # type: ignore[untyped-decorator]
+class _Struck(threading.local):
+    """What was raised while llama.cpp ran: Python runs its signal handlers in our callbacks, and cffi lets none out."""
+
+    def __init__(self) -> None:
+        self.by: BaseException | None = None
+
+
+_struck = _Struck()
+
+
+def _remember(kind: Any, error: BaseException, at: Any) -> None:
+    _struck.by = _struck.by or error
+
+
+def raise_interrupt() -> None:
+    """Raises what struck during the calls of this thread, such as Ctrl-C; to be called after any call that may last."""
+    error, _struck.by = _struck.by, None
+    if error is not None:
+        raise error
+
+
+@ffi.callback("bool(void *)", error=True, onerror=_remember)  # type: ignore[untyped-decorator]
+def abort(data: Any) -> bool:
+    """For llama.cpp to ask during a pass: whether to end it."""
+    return _struck.by is not None
+
+
+@ffi.callback("bool(float, void *)", error=False, onerror=_remember)  # type: ignore[untyped-decorator]
+def go_on(done: float, data: Any) -> bool:
+    """For llama.cpp to ask while it loads a model: whether to go on."""
+    return _struck.by is None
+
+
+@ffi.callback("void(const char *)")  # type: ignore[untyped-decorator]
+def _give_up(reason: Any) -> None:
+    """llama.cpp's last word: the process ends behind it, which no exception can prevent. One line, no core dump."""
+    said = " ".join(ffi.string(reason).decode("utf-8", "replace").split())
+    os.write(2, f"slipstream: llama.cpp gave up: {said}. Fetch the model again if it may be damaged.\n".encode())
+    os._exit(2)
+
+
+@ffi.callback("void(int, const char *, void *)", onerror=_remember)  # type: ignore[untyped-decorator]
 def _log(level: int, text: Any, user_data: Any) -> None:
     """Keeps llama.cpp's last errors for our messages and the terminal free of its log."""
     if level == ERROR_LEVEL:
@@ -159,6 +205,8 @@ def take_errors() -> str:
 def open_library() -> Any:
     """The library, checked. Raises RuntimeLibraryError if it is missing, of another release or not exported."""
     check_release(_installed())
+    # Where a C++ exception ends the process, llama.cpp would call a debugger first and fill the terminal.
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     import xllamacpp.xllamacpp as extension
 
     lib = ffi.dlopen(extension.__file__)
@@ -166,6 +214,7 @@ def open_library() -> Any:
     check_defaults("llama_model_params", lib.llama_model_default_params(), MODEL_DEFAULTS)
     check_defaults("llama_context_params", lib.llama_context_default_params(), CONTEXT_DEFAULTS)
     lib.llama_log_set(_log, ffi.NULL)
+    lib.ggml_set_abort_callback(_give_up)
     lib.llama_backend_init()
     return lib
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from slipstream.errors import InputError, ModelError
+from slipstream.models.gguf import read_gguf
+from slipstream.models.header import check_model
 
-from .library import ffi, open_library, take_errors
+from .library import ffi, go_on, open_library, raise_interrupt, take_errors
 from .options import ModelOptions
 from .tokenizer import Tokenizer
 
@@ -26,26 +29,40 @@ class LlamaModel:
     """
 
     def __init__(self, path: Path, options: ModelOptions | None = None) -> None:
-        """Loads the file. Raises ModelError if llama.cpp can't, InputError for an unknown device."""
+        """Loads the file. Raises ModelError if that cannot be done, InputError for an unknown device."""
         self.lib = open_library()
         self.path = path
         self._contexts: weakref.WeakSet[_Closeable] = weakref.WeakSet()
         self.handle = ffi.NULL
-        check_file(path)
+        check_model(read_gguf(path))
         self.options = options or ModelOptions()
+        self.handle = self._load()
+        try:
+            raise_interrupt()
+            self._describe()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> Any:
         params = self.lib.llama_model_default_params()
         params.n_gpu_layers = self.options.n_gpu_layers
+        params.progress_callback = ffi.cast("void *", go_on)
         devices = _devices(self.lib, self.options.devices)
         if devices is not None:
             params.devices = devices
         take_errors()
-        self.handle = self.lib.llama_model_load_from_file(str(path).encode(), params)
-        if self.handle == ffi.NULL:
+        handle = self.lib.llama_model_load_from_file(os.fsencode(self.path), params)
+        if handle == ffi.NULL:
+            raise_interrupt()
             reason = take_errors() or "llama.cpp gives no reason"
             raise ModelError(
-                f"{path} cannot be loaded: {reason.rstrip('.')}.",
+                f"{self.path} cannot be loaded: {reason.rstrip('.')}.",
                 "Fetch the file again if it is damaged; a newer architecture needs a newer slipstream.",
             )
+        return handle
+
+    def _describe(self) -> None:
         self.tokenizer = Tokenizer(self.lib, self.handle)
         self.n_ctx_train = int(self.lib.llama_model_n_ctx_train(self.handle))
         is_hybrid = bool(self.lib.llama_model_is_hybrid(self.handle))
@@ -58,6 +75,8 @@ class LlamaModel:
         self.description = ffi.string(buffer).decode("utf-8", "replace")
         self.lib.llama_model_meta_val_str(self.handle, b"general.architecture", buffer, 256)
         self.architecture = ffi.string(buffer).decode("utf-8", "replace")
+        if self.lib.llama_model_has_encoder(self.handle):
+            raise no_text(self.path, self.architecture)
 
     def __enter__(self) -> LlamaModel:
         return self
@@ -73,21 +92,16 @@ class LlamaModel:
         """Frees the model and its contexts; harmless when done twice."""
         for context in list(self._contexts):
             context.close()
-        if self.handle != ffi.NULL:
-            self.lib.llama_model_free(self.handle)
-            self.handle = ffi.NULL
+        handle, self.handle = self.handle, ffi.NULL  # first, since Ctrl-C may strike again
+        if handle != ffi.NULL:
+            self.lib.llama_model_free(handle)
 
 
-def check_file(path: Path) -> None:
-    """Raises ModelError for what plainly is no GGUF file; llama.cpp judges the rest."""
-    hint = "Give the path of a GGUF file, or a name that `slipstream models` lists."
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}.", hint) from None
-    if magic != b"GGUF":
-        raise ModelError(f"{path} is not a GGUF file.", hint)
+def no_text(path: Path, architecture: str) -> ModelError:
+    return ModelError(
+        f"{path.name} ({architecture}) does not write text: it is an encoder, such as embeddings come from.",
+        "Give a model that generates text, token by token.",
+    )
 
 
 def device_names(lib: Any) -> list[str]:

@@ -23,6 +23,8 @@ CACHE_TYPES: Final = {
 
 FLASH_ATTENTION: Final = {"auto": -1, "off": 0, "on": 1}
 
+MIN_CTX: Final = 16
+
 DEFAULT_MAX_CTX: Final = 8192
 """A context of the model's full training length may take more memory than anyone expects: this much unless asked."""
 
@@ -57,7 +59,7 @@ class ContextOptions:
 
     def __post_init__(self) -> None:
         if self.n_ctx is not None:
-            _check("ctx", self.n_ctx, 16, 1 << 24)
+            _check("ctx", self.n_ctx, MIN_CTX, 1 << 24)
         _check("batch", self.n_batch, 1, 1 << 16)
         if self.n_threads is not None:
             _check("threads", self.n_threads, 1, 512)
