@@ -300,7 +300,7 @@ def test_closed_and_full_streams(own_cache, tmp_path, redirected, status, answer
 
 
 def test_what_an_encoding_lacks_becomes_a_question_mark(program):
-    code = "from slipstream.cli import main; main.app = lambda: print('é 東'); main.main()"
+    code = "from slipstream.cli import main; main.app = lambda **given: print('é 東'); main.main()"
     for encoding, said in ("ascii", "? ?\n"), ("latin-1", "é ?\n"):
         environment = {**os.environ, "PYTHONIOENCODING": encoding}
         running = program(code=code, env=environment, encoding=encoding)
@@ -432,3 +432,25 @@ def test_a_model_that_cannot_go_back_is_decoded_plainly_and_says_so(slipstream, 
     code, out, err = slipstream("run", model, "ab", "--raw", "-n", 3, "--temp", 0, "-t", 1)
     assert code == 0 and out.strip() and "decoding plainly" in err
     assert "decoding plainly" not in slipstream("run", model, "ab", "--raw", "-n", 3, "-t", 1, "--draft", "off")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "m", "--threads", "abc"], "--threads"),
+        (["run", "m", "--nonsense"], "--nonsense"),
+        (["run"], "model"),
+        (["nothing"], "nothing"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_in_one_line(program, arguments, said):
+    running = program(*arguments)
+    out, err = running.communicate(timeout=20)
+    assert running.returncode == 2 and out == ""
+    assert len(err.splitlines()) == 1 and said in err and "--help" in err
+
+
+def test_a_bare_command_shows_its_help(program):
+    running = program()
+    out, _ = running.communicate(timeout=20)
+    assert running.returncode == 0 and "Usage" in out and "verify" in out

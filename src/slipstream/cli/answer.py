@@ -45,8 +45,16 @@ def show(generation: Generation, stats: bool, show_drafts: bool) -> Completion:
 
 
 def summary(statistics: Statistics) -> str:
-    """The figures in one line."""
-    return " · ".join(f"{name} {value}" for name, value in _figures(statistics))
+    """The figures in one line, short enough for 80 columns."""
+    return " · ".join(
+        (
+            f"first token {statistics.ttft_s:.2f} s",
+            f"{_number(statistics.tokens_per_second, '{:.1f}')} tokens/s",
+            f"accepted {_number(statistics.acceptance_rate, '{:.0%}')}",
+            f"{_number(statistics.mean_tokens_per_pass, '{:.2f}')} a pass",
+            f"speed-up {_number(statistics.predicted_speedup, '{:.2f}×')}",
+        )
+    )
 
 
 def print_table(statistics: Statistics) -> None:

@@ -76,6 +76,8 @@ def _turn(
         # The line is too long for the context, or none for the template: the person goes on, and nothing is lost.
         typer.echo(f"slipstream: {printable(str(error))}", err=True)
         messages.pop()
+        if len(messages) > 2 and isinstance(error, InputError):
+            typer.echo("The whole conversation counts; an empty line ends it, to begin anew.", err=True)
         return
     completion = show(generation, stats, show_drafts)
     messages.append({"role": "assistant", "content": completion.text})

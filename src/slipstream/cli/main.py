@@ -22,10 +22,12 @@ try:
 except KeyboardInterrupt:  # within the first moments
     sys.exit(130)
 
+UsageError: Any = typer.BadParameter.__base__
+"""The parser's error, which typer brings along without a name."""
+
 app = typer.Typer(
     name="slipstream",
     help="Local GGUF models, faster and with the same text: lossless speculative decoding.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,9 +55,16 @@ def main() -> None:
     """The entry point: errors meant for a person become one line on standard error and exit status 2."""
     try:
         _prepare_streams()
-        app()
+        sys.exit(app(standalone_mode=False))
     except SlipstreamError as error:
         _fail(str(error))
+    except typer.Abort:
+        sys.exit(130)
+    except UsageError as error:
+        if len(sys.argv) == 1:
+            app(["--help"])
+        command = error.ctx.command_path if error.ctx else "slipstream"
+        _fail(f"{error.format_message().rstrip('.')}. See {command} --help.")
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:

@@ -23,7 +23,7 @@ MAX_CELLS = 1 << 31
 
 
 class LlamaRuntime:
-    """Implements `decoding.protocols.Runtime`: one context, `n_seq_max` sequences in a unified KV cache.
+    """Implements `decoding.protocols.Runtime`: one context, `n_seq_max` sequences in one KV cache.
 
     `n_ctx` is the length of each sequence. Attention caches drop any number of rows. For recurrent and hybrid models
     `max_rollback` is what llama.cpp grants of `n_rollback`, 0 where the architecture keeps no snapshots. Snapshots
@@ -56,6 +56,7 @@ class LlamaRuntime:
             "cache": [options.cache_type_k, options.cache_type_v, options.flash_attn],
             "batch": self.n_batch,
             "rollback": self.max_rollback,
+            "split": options.split_cache,
         }
         model.closes_with(self)
 
@@ -74,7 +75,7 @@ class LlamaRuntime:
         params.n_threads = params.n_threads_batch = self.n_threads
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
-        params.kv_unified = True
+        params.kv_unified = not options.split_cache
         # A cache of the window alone forgets rows that a roll-back would need again.
         params.swa_full = True
         take_errors()

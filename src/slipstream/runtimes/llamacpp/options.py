@@ -46,6 +46,8 @@ class ContextOptions:
 
     n_batch: the most tokens of one pass. cache_type_k, cache_type_v: see `CACHE_TYPES`. flash_attn: auto, on, off.
     n_seq_max: sequences in the context. n_rollback: tokens that recurrent models must be able to take back.
+    split_cache: a part of the KV cache for each sequence, so that no sequence changes a bit of another's rows. Without
+    it they share all of it, and passes over uneven drafts stay whole.
     """
 
     n_ctx: int | None = None
@@ -56,6 +58,7 @@ class ContextOptions:
     flash_attn: str = "auto"
     n_seq_max: int = 1
     n_rollback: int = 0
+    split_cache: bool = False
 
     def __post_init__(self) -> None:
         if self.n_ctx is not None:
