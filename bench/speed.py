@@ -113,7 +113,7 @@ def report(results: list[Result]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="smollm2")
-    parser.add_argument("--prompts", nargs="+", type=Path, default=[Path(__file__).parent / "prompts.jsonl"])
+    parser.add_argument("--prompts", nargs="+", type=Path, default=[])
     parser.add_argument("--per-category", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=2)
