@@ -7,19 +7,16 @@ without flash attention, where width 1 stands alone and plain decoding pads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from forced import Fixed, drafting, forget, knowing
 from tiny_models import write_tiny
-from toy import Scripted
 
 import slipstream
 from slipstream import LLM, Sampling, estimates
-from slipstream.decoding.control import Control
-from slipstream.decoding.cost import CostCurve
-from slipstream.decoding.protocols import Budget, Drafter
+from slipstream.decoding.protocols import Drafter
 from slipstream.decoding.widths import PAGE, WIDTHS, Band, WidthClasses
 from slipstream.drafters.model import ModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
@@ -34,51 +31,6 @@ SAMPLINGS = {
     "penalties": Sampling(temperature=0.9, repeat_penalty=1.3, presence_penalty=0.4, repeat_last_n=30, seed=6),
 }
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-
-
-class Fixed(CostCurve):
-    """Learns nothing from the clock, so that a test does the same each time."""
-
-    def observe(self, width: int, seconds: float) -> None: ...
-
-
-class Forced(Control):
-    """Asks for `n` tokens, and takes them all: a wider pass costs it next to nothing."""
-
-    def __init__(self, n: int, widths: Sequence[int]) -> None:
-        super().__init__(Fixed({1: 1.0, 33: 1.001}), widths=widths)
-        self.n = n
-
-    def budget(self, drafter: str, room: int, rate_so_far: float = 0.0) -> Budget | None:
-        return super().budget(drafter, min(room, self.n), rate_so_far)
-
-
-def knowing(text: Sequence[int], n_vocab: int, wrong_every: int = 4) -> Scripted:
-    """Knows a text, and errs at every fourth of its tokens: every length is accepted sooner or later."""
-
-    def script(seq: int, told: list[int]) -> list[int]:
-        at = len(told)
-        return [(t + 1) % n_vocab if (at + i) % wrong_every == 0 else t for i, t in enumerate(text[at:])]
-
-    return Scripted(script)
-
-
-@contextmanager
-def drafting(llm: LLM, n: int, drafters: Sequence[Drafter]) -> Iterator[None]:
-    """Other drafters for a while, n tokens at a time."""
-    before = llm.control, llm.drafters
-    llm.control, llm.drafters = Forced(n, llm.control.widths), tuple(drafters)
-    try:
-        yield
-    finally:
-        llm.control, llm.drafters = before
-
-
-def forget(llm: LLM) -> None:
-    """Leaves nothing in the cache."""
-    llm.runtime.keep(0, 0)
-    llm._cached = []
-    llm._cached_exactly = True
 
 
 def answer(llm: LLM, prompt: str, sampling: Sampling, n: int | None, speculate: bool) -> Completion:

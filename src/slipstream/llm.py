@@ -134,6 +134,11 @@ class LLM:
         self._closed = True
         self._owned.close()
 
+    def forget(self) -> None:
+        """Empties the KV cache: the next prompt is read from its beginning."""
+        self.runtime.keep(0, 0)
+        self._cached = []
+
     def prompt_tokens(self, prompt: str | Messages, think: bool | None = None) -> list[int]:
         """Token ids of a prompt: a text as it is, or messages through the model's chat template.
 
@@ -201,8 +206,8 @@ class LLM:
             raise InputError("A stop string is empty.", "Give at least one character.")
         if self._busy is not None:
             self._busy.close()
-        if logprobs is not None and not 0 <= logprobs <= MAX_TOP:
-            raise InputError(f"logprobs is {logprobs}.", f"It must be from 0 to {MAX_TOP}.")
+        if logprobs is not None and not (type(logprobs) is int and 0 <= logprobs <= MAX_TOP):
+            raise InputError(f"logprobs is {logprobs!r}.", f"It must be a whole number from 0 to {MAX_TOP}.")
         tokens = self.prompt_tokens(prompt, think)
         self._check_length(tokens)
         sampler = Sampler(sampling or Sampling(), self.runtime.n_vocab)
@@ -287,6 +292,9 @@ class LLM:
         same = 0
         while same < min(len(cached), len(prompt) - 1) and cached[same] == prompt[same]:
             same += 1
+        if self.control.widths and same < len(cached):
+            # Read afresh, in the same pieces as ever: only a text that goes on has the cache of its own history.
+            return 0
         return same if same >= self.runtime.floor(0) else 0
 
 

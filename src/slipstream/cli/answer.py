@@ -67,6 +67,7 @@ def print_table(statistics: Statistics) -> None:
     prompt = f"{statistics.n_prompt} ({statistics.n_cached} from the cache)"
     for name, value in (("prompt tokens", prompt), ("tokens", str(statistics.n_tokens)), *_figures(statistics)):
         table.add_row(name, value)
+    table.add_row("exact to the last bit", "yes" if statistics.exact else "not shown")
     for drafter, (drafted, accepted) in statistics.by_drafter.items():
         table.add_row(f"{drafter}: accepted of drafted", f"{accepted} / {drafted}")
     Console(stderr=True).print(table)

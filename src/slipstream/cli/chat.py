@@ -13,7 +13,7 @@ from slipstream.errors import InputError, TemplateError
 
 if TYPE_CHECKING:
     from slipstream.decoding.sampling import Sampling
-    from slipstream.llm import LLM
+    from slipstream.llm import LLM, Completion
 
 
 @options.grouped
@@ -41,7 +41,9 @@ def chat(
             line = _ask()
             if not line:
                 return
-            _turn(llm, messages, line, sampling, n_max, stop or [], think, stats, show_drafts)
+            completion = _turn(llm, messages, line, sampling, n_max, stop or [], think, stats, show_drafts)
+            if completion is not None:
+                options.warn_if_inexact(loading, completion, model)
 
 
 def _ask() -> str:
@@ -66,7 +68,8 @@ def _turn(
     think: bool | None,
     stats: bool,
     show_drafts: bool,
-) -> None:
+) -> Completion | None:
+    """Answers one line; None where it can't be."""
     from slipstream.cli.answer import show
 
     messages.append({"role": "user", "content": line})
@@ -78,6 +81,7 @@ def _turn(
         messages.pop()
         if len(messages) > 2 and isinstance(error, InputError):
             typer.echo("The whole conversation counts; an empty line ends it, to begin anew.", err=True)
-        return
+        return None
     completion = show(generation, stats, show_drafts)
     messages.append({"role": "assistant", "content": completion.text})
+    return completion

@@ -16,7 +16,7 @@ from slipstream.errors import InputError
 
 if TYPE_CHECKING:
     from slipstream.decoding.sampling import Sampling
-    from slipstream.llm import LLM
+    from slipstream.llm import LLM, Completion
     from slipstream.loading import WidthProbe
 
 LOADING, SAMPLING, OUTPUT = "Model and machine", "Sampling", "Output"
@@ -115,7 +115,10 @@ class SamplingOptions:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given["logit_bias"] = dict(map(_bias, self.logit_bias or ()))
         given["seed"] = secrets.randbits(32) if self.seed == -1 else self.seed
-        return Sampling(**given)
+        try:
+            return Sampling(**given)
+        except InputError as error:
+            raise InputError(_as_option(error.message), error.hint) from None
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,16 @@ class LoadingOptions:
         return llm
 
 
+def warn_if_inexact(loading: LoadingOptions, completion: Completion, model: str) -> None:
+    """Tells those who asked for exact mode where the probe has not shown it."""
+    if loading.exact and not completion.statistics.exact:
+        typer.echo(
+            "slipstream: not shown to be exact: the context is longer than what the widths were compared for. "
+            f"`slipstream verify {model} --probe` compares them all the way.",
+            err=True,
+        )
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Lets a command take dataclasses of options: typer sees each of their fields as an option of the command."""
     groups: dict[str, type] = {}
@@ -202,6 +215,14 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in seen])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in seen}
     return run
+
+
+def _as_option(message: str) -> str:
+    """An error that begins with the name of a field, with that of the option instead."""
+    name, _, rest = message.partition(" ")
+    known = {field.name for field in fields(SamplingOptions)}
+    option = "temp" if name == "temperature" else name.replace("_", "-")
+    return f"--{option} {rest}" if name in known else message
 
 
 def _bias(text: str) -> tuple[int, float]:

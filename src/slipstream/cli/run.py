@@ -64,6 +64,7 @@ def run(
             from slipstream.cli.answer import show
 
             completion = show(generation, stats, show_drafts)
+    options.warn_if_inexact(loading, completion, model)
     if completion.finish_reason == "interrupted":
         raise typer.Exit(130)
 

@@ -13,7 +13,7 @@ from slipstream.errors import InputError
 
 if TYPE_CHECKING:
     from slipstream.decoding.widths import WidthClasses
-    from slipstream.lab.verify import Comparison, Report
+    from slipstream.lab.verify import Comparison, Mode, Report
 
 
 @options.grouped
@@ -45,13 +45,20 @@ def verify(
 
     if tokens < 2:
         raise InputError(f"--n-predict is {tokens}.", "It must be 2 or more: the first token comes with the prompt.")
+    if loading.draft == "off":
+        raise InputError("--draft off leaves nothing to compare.", "Leave it away, or name a draft.")
+    modes: tuple[Mode, ...] = (
+        ("normal", "exact") if loading.exact is None else ("exact" if loading.exact else "normal",)
+    )
     temperatures = [Sampling(temperature=t, seed=seed).temperature for t in temperature or (0.0, 0.8)]
     chosen = workload.read(prompts) if prompts else workload.built_in()
-    with (
-        loading.open(model, template, width_probe="whole" if probe else "short") as llm,
-        working("comparing texts") as progress,
-    ):
-        report = compare(llm, chosen, temperatures, tokens, seed, progress)
+    try:
+        llm = loading.open(model, template, width_probe="whole" if probe else "short")
+    except KeyboardInterrupt:
+        typer.echo("slipstream: interrupted; the widths compared so far are kept for the next time.", err=True)
+        raise
+    with llm, working("comparing texts") as progress:
+        report = compare(llm, chosen, temperatures, tokens, seed, modes, progress)
         classes = llm.classes
     if as_json:
         _print_json(model, report, classes)
@@ -70,7 +77,7 @@ def _print_json(model: str, report: Report, classes: WidthClasses) -> None:
         "exact_widths": classes.exact,
         "reach": classes.reach,
         "bands": [asdict(band) for band in classes.bands],
-        "comparisons": [{**asdict(c), "passed": c.passed, "speedup": c.speedup} for c in report.comparisons],
+        "comparisons": [{**asdict(c), "passed": c.passed} for c in report.comparisons],
     }
     typer.echo(json.dumps(result, ensure_ascii=False))
 
@@ -92,8 +99,12 @@ def _print_tables(report: Report, classes: WidthClasses) -> None:
         _print_partings(c)
     typer.echo()
     _print_classes(classes)
-    if report.exact_cost is not None:
+    if classes.exact[:1] == (1,):
+        typer.echo("Plain decoding in exact mode is plain decoding as ever: a token a pass.")
+    elif report.exact_cost is not None:
         typer.echo(f"Plain decoding in exact mode takes {report.exact_cost:.2f} times as long as in normal mode.")
+    if not any(c.n_drafted for c in report.comparisons):
+        typer.echo("Nothing was drafted, so this shows nothing of speculation: take more tokens or other prompts.")
     typer.echo("Every divergence is explained." if report.passed else "NOT everything is explained.")
 
 

@@ -27,7 +27,8 @@ class Rows:
 
     The cache holds exactly the positions below `start` of `seq` before the pass, and `start + len(tokens) +
     n_padding` after it. Logits are computed for the last `n_outputs` tokens. Padding follows the tokens at the
-    next positions, only to make the pass wider: no output is asked of it.
+    next positions, only to make the pass wider: no output is asked of it. It consists of the token `filler`, or of
+    the last of `tokens`: which one must not matter.
     """
 
     seq: int
@@ -35,6 +36,7 @@ class Rows:
     start: int
     n_outputs: int
     n_padding: int = 0
+    filler: int | None = None
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,10 @@ def replay(runtime: Runtime, passes: Sequence[Recorded], text: Sequence[int], at
         if asked.start >= at:
             break
         kept = min(end, at, asked.start + len(asked.tokens)) - asked.start
-        filler = [text[0]] * (len(asked.tokens) - kept)
-        tokens = [*text[asked.start : asked.start + kept], *filler]
-        logits = runtime.forward([Rows(0, tokens, asked.start, asked.n_outputs, asked.n_padding)]).logits[0]
+        others = [(token + 1) % runtime.n_vocab for token in asked.tokens]  # never what stood there
+        tokens = [*text[asked.start : asked.start + kept], *others[kept:]]
+        rows = Rows(0, tokens, asked.start, asked.n_outputs, asked.n_padding, others[-1])
+        logits = runtime.forward([rows]).logits[0]
         first = len(asked.tokens) - asked.n_outputs  # the first row that has an output
         for place, bits in enumerate(_bits(logits[: max(kept - first, 0)])):
             token = asked.start + first + place + 1
@@ -82,6 +83,25 @@ def replay(runtime: Runtime, passes: Sequence[Recorded], text: Sequence[int], at
         runtime.keep(0, asked.start + kept)
     assert row is not None, "the record reaches up to the token"
     return Replay(wrong_at, row)
+
+
+def straight(
+    runtime: Runtime, passes: Sequence[Recorded], text: Sequence[int], n_prompt: int, width: int
+) -> list[bytes]:
+    """The bits of the rows behind each token from the end of the prompt on, computed with nothing taken back at all.
+
+    The prompt is read as the record says; what follows in passes of one width, full of the text's own tokens.
+    """
+    runtime.keep(0, 0)
+    bits: list[bytes] = []
+    for recorded in passes:
+        if recorded.rows.start < n_prompt:
+            bits += _bits(runtime.forward([recorded.rows]).logits[0])
+    for start in range(n_prompt, len(text) - 1, width):
+        tokens = list(text[start : min(start + width, len(text) - 1)])
+        padded = tokens + tokens[-1:] * (width - len(tokens))
+        bits += _bits(runtime.forward([Rows(0, padded, start, width)]).logits[0][: len(tokens)])
+    return bits
 
 
 def _bits(rows: Logits) -> tuple[bytes, ...]:

@@ -108,7 +108,7 @@ class MarkovRuntime:
             cache.append(int(token))
             if i >= first:
                 logits[i - first] = self.row(cache)
-        cache += [int(r.tokens[-1])] * r.n_padding
+        cache += [int(r.tokens[-1]) if r.filler is None else r.filler] * r.n_padding
         n = len(r.tokens) + r.n_padding
         self._floor[r.seq] = 0 if self.max_rollback is None else len(cache) - min(self.max_rollback, n - 1)
         return logits

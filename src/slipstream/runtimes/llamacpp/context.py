@@ -204,7 +204,7 @@ class LlamaRuntime:
             assert at + padded <= self.n_batch, f"a pass holds {self.n_batch} tokens at most"
             assert self._held[r.seq] == r.start, f"sequence {r.seq} holds {self._held[r.seq]} rows, not {r.start}"
             self._tokens[at : at + n] = r.tokens
-            self._tokens[at + n : at + padded] = r.tokens[-1]
+            self._tokens[at + n : at + padded] = r.tokens[-1] if r.filler is None else r.filler
             self._positions[at : at + padded] = np.arange(r.start, r.start + padded)
             self._seqs[at : at + padded] = r.seq
             self._outputs[at : at + padded] = 0
