@@ -11,20 +11,23 @@ from tiny_models import N_VOCAB, write_tiny
 from slipstream import estimates
 
 BAD = {
-    "temperature": (["--temp", "-0.1"], "temperature is -0.1. It must be a finite number, 0 or more."),
-    "temperature inf": (["--temp", "inf"], "temperature is inf. It must be a finite number, 0 or more."),
-    "top-p 0": (["--top-p", "0"], "top_p is 0.0. It must be above 0 and at most 1"),
-    "top-p below 0": (["--top-p", "-0.5"], "top_p is -0.5. It must be above 0 and at most 1"),
-    "top-p above 1": (["--top-p", "1.01"], "top_p is 1.01. It must be above 0 and at most 1"),
-    "top-p nan": (["--top-p", "nan"], "top_p is nan. It must be above 0 and at most 1"),
-    "min-p": (["--min-p", "1"], "min_p is 1.0. It must be at least 0 (off) and below 1"),
+    "temperature": (["--temp", "-0.1"], "--temp is -0.1. It must be a finite number, 0 or more."),
+    "temperature inf": (["--temp", "inf"], "--temp is inf. It must be a finite number, 0 or more."),
+    "top-p 0": (["--top-p", "0"], "--top-p is 0.0. It must be above 0 and at most 1"),
+    "top-p below 0": (["--top-p", "-0.5"], "--top-p is -0.5. It must be above 0 and at most 1"),
+    "top-p above 1": (["--top-p", "1.01"], "--top-p is 1.01. It must be above 0 and at most 1"),
+    "top-p nan": (["--top-p", "nan"], "--top-p is nan. It must be above 0 and at most 1"),
+    "min-p": (["--min-p", "1"], "--min-p is 1.0. It must be at least 0 (off) and below 1"),
     "bias of no token": (["-l", f"{N_VOCAB}+1"], f"logit_bias token is {N_VOCAB}. It must be below {N_VOCAB}"),
     "bias of a token below 0": (["--logit-bias=-3+1"], "logit-bias"),
-    "bias that is none": (["--logit-bias", "5+nan"], "logit_bias of token 5 is nan. It must be a number or -inf."),
+    "bias that is none": (["--logit-bias", "5+nan"], "--logit-bias of token 5 is nan. It must be a number or -inf."),
     "too many logprobs": (["--json", "--logprobs", "101"], "logprobs is 101. It must be"),
     "logprobs below 0": (["--json", "--logprobs", "-1"], "logprobs is -1. It must be"),
     "logprobs in a text": (["--logprobs", "3"], "--logprobs are given in the JSON object. Add --json."),
-    "verification": (["--verification", "foo"], "It must be one of coupled, rejection, block."),
+    "verification": (
+        ["--verification", "foo"],
+        "--verification is 'foo'. It must be one of coupled, rejection, block.",
+    ),
 }
 
 

@@ -27,7 +27,10 @@ def token_logprob(row: Logits, token: int, n_top: int) -> TokenLogprob:
     A pure function of the row: the same bits give the same numbers. Among equal logits the lower token comes first.
     """
     peak = float(row.max())
-    log_sum = peak + float(np.log(np.exp(np.subtract(row, peak, dtype=np.float64)).sum()))
+    log_sum = float(np.log(np.exp(np.subtract(row, peak, dtype=np.float64)).sum()))
     ids = top_k(row, n_top) if 0 < n_top < len(row) else np.arange(len(row) if n_top else 0)
     likeliest = sorted(ids.tolist(), key=lambda i: (-row[i], i))
-    return TokenLogprob(token, float(row[token]) - log_sum, tuple((i, float(row[i]) - log_sum) for i in likeliest))
+    # In this order, since a large logit would swallow the sum.
+    return TokenLogprob(
+        token, float(row[token]) - peak - log_sum, tuple((i, float(row[i]) - peak - log_sum) for i in likeliest)
+    )

@@ -59,6 +59,8 @@ class Ring:
         Raises KeyboardInterrupt between or within passes; the cache then holds a prefix of the prompt or nothing.
         """
         began = self.clock()
+        # Where a pass of the narrowest width has no room any more, the text ends.
+        state.limit = min(state.limit, self.runtime.n_ctx + 2 - max(self.control.widths[:1], default=1))
         self.runtime.keep(state.seq, n_cached)
         for start in range(n_cached, len(prompt), self.runtime.n_batch):
             chunk = prompt[start : start + self.runtime.n_batch]

@@ -128,7 +128,14 @@ class WidthClasses:
             return None
         compared = {tuple(sorted(w for g in band.classes for w in g)) for band in bands}
         ascending = all(a.start < b.start for a, b in pairwise(bands))
-        return cls(bands) if len(compared) <= 1 and () not in compared and ascending else None
+        return cls(bands) if len(compared) <= 1 and all(map(_is_possible, bands)) and ascending else None
+
+
+def _is_possible(band: Band) -> bool:
+    """Whether the probe can have seen this: all `WIDTHS` up to one of them, each in one class."""
+    widths = sorted(w for group in band.classes for w in group)
+    counts = band.start >= 0 and band.n_rows > 0 and 0 <= band.flips <= band.n_rows and 0 <= band.difference < math.inf
+    return counts and all(band.classes) and 1 in widths and widths == [w for w in WIDTHS if w <= widths[-1]]
 
 
 def starts(n_ctx: int, n_rows: int) -> list[int]:

@@ -86,21 +86,26 @@ def replay(runtime: Runtime, passes: Sequence[Recorded], text: Sequence[int], at
 
 
 def straight(
-    runtime: Runtime, passes: Sequence[Recorded], text: Sequence[int], n_prompt: int, width: int
+    runtime: Runtime, passes: Sequence[Recorded], text: Sequence[int], n_prompt: int, widths: Sequence[int]
 ) -> list[bytes]:
     """The bits of the rows behind each token from the end of the prompt on, computed with nothing taken back at all.
 
-    The prompt is read as the record says; what follows in passes of one width, full of the text's own tokens.
+    The prompt is read as the record says; what follows in passes of these widths (ascending), full of the text's own
+    tokens. Only the last is padded, to the narrowest: what was computed once had room for that.
     """
     runtime.keep(0, 0)
     bits: list[bytes] = []
     for recorded in passes:
         if recorded.rows.start < n_prompt:
             bits += _bits(runtime.forward([recorded.rows]).logits[0])
-    for start in range(n_prompt, len(text) - 1, width):
-        tokens = list(text[start : min(start + width, len(text) - 1)])
+    start = n_prompt
+    while start < len(text) - 1:
+        n_left = len(text) - 1 - start
+        width = max((w for w in widths if w <= n_left), default=widths[0])
+        tokens = list(text[start : start + min(width, n_left)])
         padded = tokens + tokens[-1:] * (width - len(tokens))
         bits += _bits(runtime.forward([Rows(0, padded, start, width)]).logits[0][: len(tokens)])
+        start += width
     return bits
 
 

@@ -145,12 +145,14 @@ def verify(
     texts = [(p.id, _tokens(llm, p)) for p in prompts]
     possible = [mode for mode in modes if mode == "normal" or llm.classes.exact]
     report = Report([Comparison(mode, t) for t in temperatures for mode in possible])
-    for n, (name, prompt) in enumerate(texts):
-        for i, comparison in enumerate(report.comparisons):
-            sampling = Sampling(temperature=comparison.temperature, seed=seed + n)
-            _compare(llm, cost or EagerCost(), name, prompt, sampling, n_tokens, comparison)
-            progress((n + (i + 1) / len(report.comparisons)) / len(texts))
-    llm.forget()
+    try:
+        for n, (name, prompt) in enumerate(texts):
+            for i, comparison in enumerate(report.comparisons):
+                sampling = Sampling(temperature=comparison.temperature, seed=seed + n)
+                _compare(llm, cost or EagerCost(), name, prompt, sampling, n_tokens, comparison)
+                progress((n + (i + 1) / len(report.comparisons)) / len(texts))
+    finally:
+        llm.forget()
     return report
 
 
@@ -189,8 +191,8 @@ def _compare(
         comparison.identical_rows += plain.rows == fast.rows
         if comparison.mode == "exact":
             # Every width of the class must give these bits, the narrowest that takes several tokens among them.
-            width = widths[min(1, len(widths) - 1)]
-            if fast.rows != straight(llm.runtime, fast.recorder.passes, fast.tokens, fast.n_prompt, width):
+            rows = straight(llm.runtime, fast.recorder.passes, fast.tokens, fast.n_prompt, widths[:2])
+            if fast.rows != rows:
                 comparison.faults.append(f"{name}: passes over the finished text give other rows")
         again = replay(llm.runtime, fast.recorder.passes, fast.tokens, len(fast.tokens) - 1)
         if again.wrong_at is not None:

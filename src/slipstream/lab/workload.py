@@ -22,7 +22,7 @@ class Prompt:
 
 
 def built_in() -> list[Prompt]:
-    """The prompts that come with the project: two of each category, short ones."""
+    """The prompts that come with the project: one or two of each category, short ones."""
     return _parse(files("slipstream.lab").joinpath("prompts.jsonl").read_text(encoding="utf-8"), "built-in prompts")
 
 
@@ -45,7 +45,8 @@ def read(path: Path) -> list[Prompt]:
 
 
 def _parse(text: str, name: str) -> list[Prompt]:
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    # Not splitlines: a JSON text may hold U+2028 and its like as they are.
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     return [_prompt(line, f"{name}, line {n}", str(n)) for n, line in lines]
 
 
