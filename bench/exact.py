@@ -23,7 +23,7 @@ from pathlib import Path
 
 from slipstream import __version__
 from slipstream.decoding.protocols import Rows
-from slipstream.decoding.widths import WHOLE_ROWS, WidthClasses, probe
+from slipstream.decoding.widths import WHOLE_ROWS, WidthClasses, fill, probe
 from slipstream.loading import PROBE_TEXT
 from slipstream.runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntime
 
@@ -34,13 +34,6 @@ WAYS = {
     "K cache q8_0": {"cache_type_k": "q8_0", "flash_attn": "on"},
     "V cache bf16": {"cache_type_v": "bf16", "flash_attn": "on"},
 }
-
-
-def fill(runtime: LlamaRuntime, text: list[int], n_tokens: int) -> None:
-    runtime.keep(0, min(runtime.held(0), n_tokens))
-    for at in range(runtime.held(0), n_tokens, runtime.n_batch):
-        end = min(at + runtime.n_batch, n_tokens)
-        runtime.forward([Rows(0, [text[i % len(text)] for i in range(at, end)], at, 0)])
 
 
 def seconds(runtime: LlamaRuntime, text: list[int], n_tokens: int, width: int) -> float:

@@ -127,7 +127,7 @@ def test_tensor_data_cut_short_is_noticed(tiny: Path) -> None:
 def test_every_truncation_of_a_file_is_refused(tiny: Path, tmp_path: Path) -> None:
     content = tiny.read_bytes()
     for length in range(0, len(content), 7):
-        refusal(tmp_path / "cut.gguf", content[:length])
+        assert refusal(tmp_path / "cut.gguf", content[:length]).message
 
 
 def test_mutated_headers_are_read_or_refused(tiny: Path, tmp_path: Path) -> None:

@@ -309,7 +309,8 @@ def test_a_context_shorter_than_any_is_refused_unless_given(tmp_path: Path):
 def test_a_file_name_that_is_no_utf_8(tiny: dict[str, LlamaModel], tmp_path: Path):
     path = tmp_path / os.fsdecode(b"caf\xe9.gguf")
     path.write_bytes(tiny["llama"].path.read_bytes())
-    LlamaModel(path).close()
+    with LlamaModel(path) as model:
+        assert model.path == path and model.tokenizer.n_vocab == tiny["llama"].tokenizer.n_vocab
 
 
 def test_where_llama_cpp_gives_up_it_is_one_line(tmp_path: Path):
@@ -368,6 +369,7 @@ def test_closing_a_model_closes_its_contexts_and_twice_is_harmless(tiny: dict[st
     model.close()
     model.close()
     runtime.close()
+    assert all(closed == library.ffi.NULL for closed in (model.handle, runtime._handle, other._handle))
 
 
 class CountingLibrary:

@@ -128,7 +128,11 @@ def test_half_a_character_is_an_error_or_can_be_tokenised(read, tmp_path):
             (prompt,) = read('{"prompt": "\\ud83d"}')
         except InputError:
             return
-        model.tokenizer.tokenize(prompt.messages[0]["content"], add_special=True, parse_special=True)
+        half, mark = (
+            model.tokenizer.tokenize(text, add_special=True, parse_special=True)
+            for text in (prompt.messages[0]["content"], "?")
+        )
+        assert half == mark, "it stands for what cannot be written"
 
 
 def test_the_built_in_prompts():

@@ -76,20 +76,21 @@ def load(
     path = resolve(str(model), confirm=confirm, progress=lambda done, of: progress("fetching", done / max(of, 1)))
     gguf = read_gguf(path)
     small_path = None if str(draft) in ("auto", "suffix", "off") else resolve(str(draft), confirm=confirm)
-    if small_path is not None:
-        _check_pair(gguf, read_gguf(small_path))
+    small_gguf = read_gguf(small_path) if small_path is not None else None
+    if small_gguf is not None:
+        _check_pair(gguf, small_gguf)
     speculate = str(draft) != "off"
     context = (context_options or ContextOptions()).with_rollback(MAX_WIDTH if speculate or exact else 0)
     with ExitStack() as opened:
         progress("loading", 0.0)
-        target = opened.enter_context(LlamaModel(path, target_options))
+        target = opened.enter_context(LlamaModel(path, target_options, gguf))
         runtime = opened.enter_context(LlamaRuntime(target, context))
         text = target.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False) or [0]
         cost = _cost(path, runtime, text, probe_s if speculate else 0.0, progress)
         drafters: list[Drafter] = [SuffixDrafter()] if speculate else []
         token_s: dict[str, float] = {}
         if small_path is not None:
-            small = opened.enter_context(LlamaModel(small_path, draft_options or target_options))
+            small = opened.enter_context(LlamaModel(small_path, draft_options or target_options, small_gguf))
             small_runtime = opened.enter_context(LlamaRuntime(small, context))
             _check_rollback(small_path, small_runtime)
             drafters.append(ModelDrafter(small_runtime, runtime.n_vocab))

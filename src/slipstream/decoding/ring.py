@@ -69,7 +69,7 @@ class Ring:
         passed = self.clock()
         state.tokens = list(prompt)
         token = state.sampler.bind(state.tokens)(result.logits[0][0], ())
-        logprobs = _logprobs(state, (token,), [result.logits[0][0]])
+        logprobs = _logprobs(state, Verdict((), (token,)), result.logits[0])
         state.tokens.append(token)
         for drafter in self.drafters:
             drafter.begin(state.seq, state.tokens)
@@ -97,7 +97,7 @@ class Ring:
                 for state, draft, logits in zip(live, drafts, result.logits, strict=True)
             ]
             logprobs = [
-                _logprobs(state, verdict.tokens, [logits[0], *(logits[1 + node] for node in verdict.accepted)])
+                _logprobs(state, verdict, logits)
                 for state, verdict, logits in zip(live, verdicts, result.logits, strict=True)
             ]
         except BaseException:
@@ -225,8 +225,9 @@ class Ring:
         return tuple(verdict.tokens[:n]), min(len(verdict.accepted), n)
 
 
-def _logprobs(state: SequenceState, tokens: Sequence[int], rows: Sequence[Logits]) -> tuple[TokenLogprob, ...]:
-    """What the target's raw rows say of the tokens, if anyone wants to know."""
+def _logprobs(state: SequenceState, verdict: Verdict, rows: Logits) -> tuple[TokenLogprob, ...]:
+    """What the target's raw rows say of the tokens of a verdict, if anyone wants to know."""
     if state.n_top is None:
         return ()
-    return tuple(token_logprob(row, token, state.n_top) for token, row in zip(tokens, rows, strict=True))
+    behind = (0, *(1 + node for node in verdict.accepted))
+    return tuple(token_logprob(rows[i], token, state.n_top) for i, token in zip(behind, verdict.tokens, strict=True))

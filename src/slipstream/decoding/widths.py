@@ -175,7 +175,7 @@ def probe(
 
 def _rows(runtime: Runtime, text: Sequence[int], start: int, width: int, n_rows: int) -> Logits:
     """The rows of the tokens behind `start`, computed in passes of one width: float32 (n_rows, n_vocab)."""
-    _read(runtime, text, start)
+    fill(runtime, text, start)
     rows: list[Logits] = []
     for at in range(start, start + n_rows, width):
         tokens = [text[i % len(text)] for i in range(at, at + width)]
@@ -183,7 +183,7 @@ def _rows(runtime: Runtime, text: Sequence[int], start: int, width: int, n_rows:
     return np.concatenate(rows)[:n_rows]
 
 
-def _read(runtime: Runtime, text: Sequence[int], n_tokens: int) -> None:
+def fill(runtime: Runtime, text: Sequence[int], n_tokens: int) -> None:
     """Leaves the first `n_tokens` of the text in the cache, as read in whole batches."""
     if runtime.held(0) > n_tokens:
         runtime.keep(0, n_tokens if runtime.floor(0) <= n_tokens else 0)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from slipstream.errors import InputError, ModelError
-from slipstream.models.gguf import read_gguf
+from slipstream.models.gguf import GGUF, read_gguf
 from slipstream.models.header import check_model
 
 from .library import ffi, go_on, open_library, raise_interrupt, take_errors
@@ -28,13 +28,16 @@ class LlamaModel:
     state that is overwritten as it reads, alone or beside attention (hybrid).
     """
 
-    def __init__(self, path: Path, options: ModelOptions | None = None) -> None:
-        """Loads the file. Raises ModelError if that cannot be done, InputError for an unknown device."""
+    def __init__(self, path: Path, options: ModelOptions | None = None, gguf: GGUF | None = None) -> None:
+        """Loads the file, whose header may have been read before.
+
+        Raises ModelError if that cannot be done, InputError for an unknown device.
+        """
         self.lib = open_library()
         self.path = path
         self._contexts: weakref.WeakSet[_Closeable] = weakref.WeakSet()
         self.handle = ffi.NULL
-        check_model(read_gguf(path))
+        check_model(gguf or read_gguf(path))
         self.options = options or ModelOptions()
         self.handle = self._load()
         try:
