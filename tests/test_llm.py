@@ -14,6 +14,7 @@ import slipstream
 from slipstream import LLM, Sampling, estimates
 from slipstream.decoding.control import Control
 from slipstream.decoding.cost import CostCurve
+from slipstream.decoding.record import DraftCost
 from slipstream.drafters.model import ModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import InputError, PairError, SlipstreamError, TemplateError
@@ -219,7 +220,7 @@ def test_the_same_prompt_twice_with_a_draft_model(weights, runtime, template, sm
     runtime.keep(0, 0)
     with LlamaModel(small_draft_path) as small, LlamaRuntime(small, CONTEXT) as small_runtime:
         drafter = ModelDrafter(small_runtime, runtime.n_vocab)
-        control = Control(CostCurve({1: 1.0, 33: 1.01}), {"model": 1e-4})
+        control = Control(CostCurve({1: 1.0, 33: 1.01}), {"model": DraftCost(1e-4)})
         llm = LLM(weights.tokenizer, runtime, control, [drafter], template)
         answers = [llm.generate(user("Hello!"), GREEDY, 12, speculate=s) for s in (True, True, False)]
     assert answers[0].tokens == answers[1].tokens == answers[2].tokens

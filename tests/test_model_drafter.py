@@ -16,6 +16,7 @@ from slipstream.decoding.control import Control
 from slipstream.decoding.cost import CostCurve
 from slipstream.decoding.draft import Draft
 from slipstream.decoding.protocols import Budget
+from slipstream.decoding.record import DraftCost
 from slipstream.decoding.ring import Ring, SequenceState
 from slipstream.decoding.sampling import Sampling
 from slipstream.drafters.model import ModelDrafter
@@ -262,7 +263,7 @@ def test_it_stops_by_what_it_knew_before_a_token_was_drawn(rule):
 def controls() -> dict[str, Control]:
     """Drafts of three tokens, and drafts that end where one more would not pay."""
     curve = CostCurve({1: 0.001, 33: 0.0011})
-    return {"always": AlwaysTake(3), "cost curve": Control(curve, {"model": 0.0003})}
+    return {"always": AlwaysTake(3), "cost curve": Control(curve, {"model": DraftCost(0.0003)})}
 
 
 @pytest.mark.parametrize("control", controls())

@@ -14,6 +14,7 @@ from slipstream.decoding.control import Control
 from slipstream.decoding.cost import MAX_WIDTH, CostCurve
 from slipstream.decoding.draft import EMPTY, chain
 from slipstream.decoding.protocols import Budget, Drafter
+from slipstream.decoding.record import DraftCost
 from slipstream.decoding.ring import Ring, SequenceState
 from slipstream.decoding.sampling import Sampling
 from slipstream.decoding.statistics import Round
@@ -61,10 +62,10 @@ def write(
     drafters: Sequence[Drafter] = (),
     n_new: int = 50,
     curve: dict[int, float] = FLAT,
-    token_s: dict[str, float] | None = None,
+    draft_costs: dict[str, DraftCost] | None = None,
 ) -> list[Text]:
     """Writes all texts in one ring; checks each pass."""
-    ring = Ring(runtime, drafters, Control(CostCurve(curve), token_s, widths), Clock())
+    ring = Ring(runtime, drafters, Control(CostCurve(curve), draft_costs, widths), Clock())
     texts = []
     for seq, prompt in enumerate(prompts):
         own = Sampling(**{**vars(sampling), "seed": sampling.seed + seq})
@@ -123,7 +124,7 @@ def test_a_text_is_that_of_plain_decoding_to_the_last_bit(classes, sampling, dra
     widths, chosen = CLASSES[classes], SAMPLINGS[sampling]
     (plain,) = write(toy(widths), widths, chosen, PROMPTS[:1])
     drafters = drafting(drafter, [plain.state.tokens])
-    (drafted,) = write(toy(widths), widths, chosen, PROMPTS[:1], drafters, token_s={"model": 0.01})
+    (drafted,) = write(toy(widths), widths, chosen, PROMPTS[:1], drafters, draft_costs={"model": DraftCost(0.01)})
     assert drafted.said == plain.said
     assert {done.width for done in plain.rounds[1:]} == {widths[0]}, "plain decoding pads to the narrowest"
     n_drafted = sum(done.drafted for done in drafted.rounds)
@@ -163,7 +164,7 @@ def test_several_sequences_are_each_as_alone(classes, sampling, drafter):
         own = Sampling(**{**vars(chosen), "seed": chosen.seed + seq})
         alone += write(toy(widths), widths, own, [prompt])
     drafters = drafting(drafter, [text.state.tokens for text in alone])
-    together = write(toy(widths), widths, chosen, PROMPTS, drafters, token_s={"model": 0.01})
+    together = write(toy(widths), widths, chosen, PROMPTS, drafters, draft_costs={"model": DraftCost(0.01)})
     assert [text.said for text in together] == [text.said for text in alone]
     assert [text.said for text in write(toy(widths), widths, chosen, PROMPTS)] == [text.said for text in alone]
 
@@ -271,8 +272,8 @@ def test_a_drafter_is_given_no_more_room_than_the_widest_pass_has(classes):
 
 def test_plain_decoding_costs_a_pass_of_the_narrowest_width():
     cost = CostCurve(RISING)
-    assert Control(cost, None, (3, 5)).plain_token_s == cost.time(3)
-    assert Control(cost).plain_token_s == cost.time(1)
+    assert Control(cost, None, (3, 5)).plain_token_s(0) == cost.time(3)
+    assert Control(cost).plain_token_s(0) == cost.time(1)
 
 
 class Asked(Scripted):
@@ -282,7 +283,7 @@ class Asked(Scripted):
         super().__init__(lambda seq, text: [0] * 99)
         self.rooms: list[int] = []
 
-    def propose(self, seq: int, budget: Budget, choice):
+    def propose(self, seq: int, budget: Budget, choice, behind=()):
         self.rooms.append(budget.max_tokens)
         return EMPTY
 

@@ -108,4 +108,4 @@ def test_reading_takes_constant_time_a_token(text):
     began = time.process_time()
     drafter.begin(0, text)
     assert time.process_time() - began < 30_000 * 40e-6
-    assert len(drafter._texts[0].next) <= 2 * len(text)
+    assert len(drafter._texts[0].automaton.next) <= 2 * len(text)

@@ -21,6 +21,7 @@ from slipstream import Sampling
 from slipstream.decoding.choice import Sampler
 from slipstream.decoding.control import Control
 from slipstream.decoding.protocols import Drafter
+from slipstream.decoding.record import DraftCost
 from slipstream.decoding.ring import Ring, SequenceState
 from slipstream.drafters.model import ModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
@@ -92,7 +93,7 @@ def test_a_draft_model_passes(llama, folder):
     with LlamaModel(draft) as small, LlamaRuntime(small, CONTEXT) as small_runtime:
         drafter = ModelDrafter(small_runtime, runtime.n_vocab)
         llm = build(model, runtime, [SuffixDrafter(), drafter], ONE_APART)
-        llm.control = Control(Fixed(FLAT), {"model": 0.01})
+        llm.control = Control(Fixed(FLAT), {"model": DraftCost(0.01)})
         assert verify(llm, LETTERS, TEMPERATURES, 30).passed
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from slipstream.decoding.acceptance import Acceptance
 from slipstream.decoding.choice import Choice
-from slipstream.decoding.control import Control
+from slipstream.decoding.control import ANYWHERE, Control, Standing
 from slipstream.decoding.cost import CostCurve
 from slipstream.decoding.draft import EMPTY, Draft, chain
 from slipstream.decoding.protocols import Budget, Logits, Pass, Rows
@@ -71,11 +72,16 @@ class Scripted:
         self.survival = survival
         self.texts: dict[int, list[int]] = {}
         self.obeys = True
+        self.can_continue = False
+        self.acceptances: dict[str, Acceptance] = {}
 
     def begin(self, seq: int, tokens: Sequence[int]) -> None:
         self.texts[seq] = list(tokens)
 
-    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
+    def backlog(self, seq: int) -> int:
+        return 0
+
+    def propose(self, seq: int, budget: Budget, choice: Choice, behind: Sequence[int] = ()) -> Draft:
         assert budget.max_tokens >= 1
         tokens = self.script(seq, self.texts[seq])
         if self.obeys:
@@ -107,6 +113,6 @@ class AlwaysTake(Control):
         super().__init__(CostCurve({1: 1.0, 33: 1.3}))
         self.n = n
 
-    def budget(self, drafter: str, room: int, so_far: Draft) -> Budget | None:
+    def budget(self, drafter: str, room: int, so_far: float = 0.0, standing: Standing = ANYWHERE) -> Budget | None:
         room = min(room, self.n)
         return Budget(room) if room >= 1 else None

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 FORMAT = 1
 
-Kind = Literal["cost", "widths"]
-"""What is kept: cost curves; width classes."""
+Kind = Literal["cost", "widths", "acceptance"]
+"""What is kept: cost curves; width classes; what drafters and control learned of acceptance."""
 
 
 def folder() -> Path:

@@ -16,6 +16,7 @@ from .decoding.protocols import Drafter, Runtime
 from .decoding.ring import Ring, SequenceState
 from .decoding.sampling import Sampling
 from .decoding.statistics import Round, Statistics
+from .decoding.trace import Trace
 from .decoding.widths import WidthClasses
 from .errors import InputError, TemplateError
 from .models.template import ChatTemplate
@@ -185,6 +186,7 @@ class LLM:
         speculate: bool = True,
         ignore_end: bool = False,
         logprobs: int | None = None,
+        trace: Trace | None = None,
     ) -> Generation:
         """Starts an answer.
 
@@ -192,7 +194,8 @@ class LLM:
         as many as the context holds. stop: strings that end the answer and are not part of it. think: passed to
         templates that know it. speculate: False for plain decoding. ignore_end: goes on behind the end-of-text
         token, for measurements. logprobs: asks for each token's log-probability under the target's raw logits, and
-        those of so many of the likeliest tokens at its place, 0 to 100.
+        those of so many of the likeliest tokens at its place, 0 to 100. trace: told of every round, with what every
+        drafter would have proposed at every place; see `slipstream.lab.trace`.
 
         Raises InputError if the prompt is empty or leaves no room in the context, or an option is out of range; what
         `prompt_tokens` raises.
@@ -215,7 +218,7 @@ class LLM:
         is_end = (lambda token: False) if ignore_end else self.tokenizer.is_eog
         state = SequenceState(0, sampler, is_end, limit, logprobs)
         text = TextStream(stop)
-        ring = Ring(self.runtime, self.drafters if speculate else (), self.control, time.perf_counter)
+        ring = Ring(self.runtime, self.drafters if speculate else (), self.control, time.perf_counter, trace)
         statistics = Statistics(n_prompt=len(tokens), by_drafter={d.name: [0, 0] for d in ring.drafters})
         generation = Generation(statistics)
         generation._rounds = self._run(generation, ring, state, tokens, text, began)
@@ -247,7 +250,8 @@ class LLM:
                 statistics.exact = exactly and self.classes.shows(widths, done.n_context + done.width)
                 n_before = len(generation.tokens)
                 pieces = self._show(generation, done, state, text)
-                statistics.add(_head(done, len(generation.tokens) - n_before), self.control.plain_token_s)
+                plain_s = self.control.plain_token_s(done.n_context)
+                statistics.add(_head(done, len(generation.tokens) - n_before), plain_s)
                 yield pieces
             is_stop = text.stopped or state.is_end(state.tokens[-1])
             generation.finish_reason = "stop" if is_stop else "length"

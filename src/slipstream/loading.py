@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 from . import estimates
 from .decoding.control import Control
-from .decoding.cost import MAX_WIDTH, CostCurve, measure
+from .decoding.cost import MAX_WIDTH, CostCurve
+from .decoding.cost_probe import measure
 from .decoding.protocols import Drafter
+from .decoding.record import DraftCost
 from .decoding.widths import SHORT_ROWS, WHOLE_ROWS, WidthClasses, probe, starts
+from .drafters.corpus import N_TOKENS, Corpus
+from .drafters.corpus_file import open_corpus
 from .drafters.model import ModelDrafter
 from .drafters.suffix import SuffixDrafter
 from .errors import InputError, PairError
@@ -28,8 +33,8 @@ Progress = Callable[[str, float], None]
 
 WidthProbe = Literal["auto", "short", "whole"]
 
-PROBE_S = 3.0
-DRAFT_PROBE_S = 0.5
+PROBE_S = 5.0
+DRAFT_PROBE_S = 1.0
 SMALL_BYTES = 3 << 29
 """Models of up to 1.5 GiB are probed for width classes at load; larger ones when exact mode is asked for."""
 
@@ -52,6 +57,8 @@ def load(
     probe_s: float = PROBE_S,
     exact: bool | None = None,
     width_probe: WidthProbe = "auto",
+    corpus: str | Path = "auto",
+    remember: bool = True,
     confirm: Confirm = lambda question: True,
     progress: Progress = lambda doing, done: None,
 ) -> LLM:
@@ -69,6 +76,9 @@ def load(
     probe has shown that all widths agree. See `decoding.widths`.
     width_probe: "short" compares widths at load if that was not done yet, "whole" over the whole context, which may
     take minutes and goes on where it was stopped; "auto" is "short" if the model is small or exact mode asked for.
+    corpus: where the suffix drafter finds past requests: "auto" keeps those of this `LLM` in memory, "off" none, a
+    path those of earlier runs too, in a file that is made if there is none.
+    remember: whether what earlier runs learned of acceptance is used, and what this one learns kept.
     confirm: asked before anything is downloaded. progress: told what is going on.
 
     Raises ModelError, PairError, DownloadError, InputError, RuntimeLibraryError; see `slipstream.errors`.
@@ -87,18 +97,27 @@ def load(
         runtime = opened.enter_context(LlamaRuntime(target, context))
         text = target.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False) or [0]
         cost = _cost(path, runtime, text, probe_s if speculate else 0.0, progress)
-        drafters: list[Drafter] = [SuffixDrafter()] if speculate else []
-        token_s: dict[str, float] = {}
+        drafters: list[Drafter] = []
+        costs: dict[str, DraftCost] = {}
+        if speculate:
+            suffix = SuffixDrafter(_corpus(corpus, gguf))
+            opened.callback(suffix.end, 0)  # its last text belongs to the corpus
+            drafters.append(suffix)
         if small_path is not None:
             small = opened.enter_context(LlamaModel(small_path, draft_options or target_options, small_gguf))
             small_runtime = opened.enter_context(LlamaRuntime(small, context))
             _check_rollback(small_path, small_runtime)
             drafters.append(ModelDrafter(small_runtime, runtime.n_vocab))
-            token_s["model"] = _cost(small_path, small_runtime, text, min(probe_s, DRAFT_PROBE_S), progress).time(1)
+            curve = _cost(small_path, small_runtime, text, min(probe_s, DRAFT_PROBE_S), progress)
+            costs["model"] = DraftCost(curve.time(1), curve.time(MAX_WIDTH) / MAX_WIDTH)
         classes = _classes(path, runtime, text, exact, speculate, width_probe, progress)
         widths = classes.exact if exact or (exact is None and classes.is_free) else ()
         chat = _template(gguf, template)
-        control = Control(cost, token_s, widths)
+        control = Control(cost, costs, widths)
+        if remember and speculate:
+            key = {**_key(path, runtime), "draft": str(small_path)}
+            _recall(key, control, drafters)
+            opened.callback(_keep, key, control, drafters)
         return LLM(target.tokenizer, runtime, control, drafters, chat, classes, opened.pop_all())
 
 
@@ -124,6 +143,36 @@ def _check_rollback(path: Path, runtime: LlamaRuntime) -> None:
             f"{path.name} cannot draft: its architecture cannot take tokens back one by one.",
             "Choose a draft with attention only, or --draft suffix.",
         )
+
+
+def _corpus(corpus: str | Path, gguf: GGUF) -> Corpus:
+    if str(corpus) in ("auto", "off"):
+        return Corpus(0 if str(corpus) == "off" else N_TOKENS)
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
+    names = "\n".join(map(str, tokens)) if isinstance(tokens, tuple) else ""
+    return open_corpus(Path(corpus), hashlib.sha256(names.encode()).hexdigest())
+
+
+def _recall(key: Mapping[str, object], control: Control, drafters: Sequence[Drafter]) -> None:
+    """What earlier runs learned of how often drafts are accepted."""
+    data = estimates.load("acceptance", key) or {}
+    for drafter in drafters:
+        for name, acceptance in drafter.acceptances.items():
+            acceptance.restore(_entry(data, drafter.name, name))
+    for name, record in control.records.items():
+        record.restore(_entry(data, "records", name))
+
+
+def _entry(data: object, *names: str) -> object:
+    for name in names:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
+
+
+def _keep(key: Mapping[str, object], control: Control, drafters: Sequence[Drafter]) -> None:
+    learned = {d.name: {name: a.to_data() for name, a in d.acceptances.items()} for d in drafters}
+    records = {name: record.to_data() for name, record in control.records.items()}
+    estimates.save("acceptance", key, {**learned, "records": records})
 
 
 def _key(path: Path, runtime: LlamaRuntime) -> dict[str, object]:

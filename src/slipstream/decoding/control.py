@@ -7,133 +7,147 @@ estimates. A drafter that costs time is asked only where its record says that th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .cost import MAX_WIDTH, CostCurve
 from .draft import Draft
+from .probes import Probes
 from .protocols import Budget
+from .record import DraftCost, Outcome, Record
 
 FLOOR = 0.02
 """A token less likely than this is never worth looking at, even where a wider pass is as cheap."""
 
-PRIOR_ACCEPTANCE = 0.7
-PRIOR_ASKS = 3.0
-ASKS_REMEMBERED = 30.0
 REST_STEP = 0.1
-PROBE_SHARE = 0.01
-"""The share of all time that may go into asking a drafter that does not seem to pay."""
+HORIZON = 128
+"""Reading a long backlog must pay within this many tokens, or those that are left."""
+
+PLAIN_EVERY, DRIFT = 100, 0.2
+"""A plain round tells what plain decoding costs now: after so many others, or where the scale of costs moved so far."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What goes into a pass: the nodes to verify of each sequence's draft, and the width to pad to."""
+    """What goes into a pass: the nodes to verify of each sequence's draft, and the width to pad to.
+
+    seconds: what the pass is expected to take.
+    """
 
     nodes: tuple[tuple[int, ...], ...]
     width: int
+    seconds: float
 
 
-class Record:
-    """What control knows of a drafter that costs time: tokens gained and seconds spent each time it was asked."""
+@dataclass(frozen=True)
+class Standing:
+    """Where a sequence stands: tokens so far and still to come; what the drafter would have to read first."""
 
-    def __init__(self, token_s: float, cost: CostCurve) -> None:
-        self.token_s = token_s
-        n, self.tokens = _best_length(PRIOR_ACCEPTANCE, token_s, cost)
-        self.draft_s = n * token_s
-        self.pass_s = cost.time(1 + n)
-        self._asks = PRIOR_ASKS
+    n_context: int = 0
+    n_left: int = HORIZON
+    backlog: int = 0
 
-    def learn(self, tokens: float, draft_s: float, pass_s: float) -> None:
-        """`tokens` the round gave (the bonus token included) for these seconds of drafting and verifying."""
-        self._asks = min(self._asks + 1.0, ASKS_REMEMBERED)
-        self.tokens += (tokens - self.tokens) / self._asks
-        self.pass_s += (pass_s - self.pass_s) / self._asks
-        # A draft that first had to catch up with the text took longer than the next one will.
-        self.draft_s += (min(draft_s, 4 * self.draft_s) - self.draft_s) / self._asks
 
-    @property
-    def rate(self) -> float:
-        """Expected tokens a second of a round in which this drafter is asked."""
-        return self.tokens / (self.draft_s + self.pass_s)
+ANYWHERE = Standing()
+
+WIDTH = "width"
+"""The name of probes of what passes cost, among those of drafters."""
 
 
 class Control:
     """Decides; keeps the cost curve and the drafters' records up to date. Time reaches it as numbers only.
 
-    `token_s` names the drafters that cost time, with the seconds a drafted token takes; the others are free.
+    `draft_costs` names the drafters that cost time; the others are free.
     `widths`: the only widths that a pass may have, ascending, in exact mode; empty: any.
     """
 
-    def __init__(self, cost: CostCurve, token_s: dict[str, float] | None = None, widths: Sequence[int] = ()) -> None:
+    def __init__(
+        self, cost: CostCurve, draft_costs: Mapping[str, DraftCost] | None = None, widths: Sequence[int] = ()
+    ) -> None:
         self.cost = cost
         self.widths = tuple(widths)
-        self.records = {name: Record(seconds, cost) for name, seconds in (token_s or {}).items()}
-        self._total_s = 0.0
-        self._probe_s = 0.0
-        self._probing = False
+        self.records = {name: Record(seconds, cost) for name, seconds in (draft_costs or {}).items()}
+        n = len(self.records)
+        self.probes = Probes({WIDTH: 0.2 if n else 0.4, **dict.fromkeys(self.records, 0.8 / max(n, 1))})
+        self._probing: set[str] = set()
+        self._expected_rate = 0.0
+        self._n_since_plain = 0
+        self._plain_is_due = False
         self._token_s = 0.0
 
-    @property
-    def plain_token_s(self) -> float:
+    def plain_token_s(self, n_context: int) -> float:
         """Seconds that a token of plain decoding costs now: a pass over one token, and choosing it."""
-        return self._plain_s + self._token_s
+        return self.plain_s(n_context) + self._token_s
 
-    @property
-    def _plain_s(self) -> float:
-        return self.cost.time(self.widths[0] if self.widths else 1)
+    def plain_s(self, n_context: int) -> float:
+        """Seconds of a pass of plain decoding."""
+        return self.cost.time(self.widths[0] if self.widths else 1, n_context)
 
-    def _fits(self, base: int, widest: int, limit: int) -> list[int]:
+    def _fits(self, base: int, widest: int, limit: int, n_context: int) -> list[int]:
         """The width to compute n tokens in, for n = base … widest: the cheapest that is allowed, at most `limit`.
 
         The list ends where exact mode allows none.
         """
         if not self.widths:
-            return [self.cost.cheapest(n, limit) for n in range(base, widest + 1)]
+            return [self.cost.cheapest(n, limit, n_context) for n in range(base, widest + 1)]
         allowed = [w for w in self.widths if base <= w <= limit]
-        cheapest = [min(allowed[i:], key=self.cost.time) for i in range(len(allowed))]
+        seconds = {w: self.cost.time(w, n_context) for w in allowed}
+        cheapest = [min(allowed[i:], key=seconds.__getitem__) for i in range(len(allowed))]
         counts = range(base, min(widest, allowed[-1] if allowed else 0) + 1)
         return [next(c for w, c in zip(allowed, cheapest, strict=True) if w >= n) for n in counts]
 
-    def budget(self, drafter: str, room: int, rate_so_far: float = 0.0) -> Budget | None:
-        """How far `drafter` may go where the best draft so far promises `rate_so_far` tokens a second.
+    def budget(self, drafter: str, room: int, so_far: float = 0.0, standing: Standing = ANYWHERE) -> Budget | None:
+        """How far `drafter` may go where the best draft so far promises `so_far` tokens a second.
 
         None: don't ask it. `room` bounds the draft.
         """
         room = min(room, (self.widths[-1] if self.widths else MAX_WIDTH) - 1)
         if room < 1:
             return None
+        if self._plain_is_due:
+            return None
         record = self.records.get(drafter)
         if record is None:
             return Budget(room, FLOOR)
-        self._probing = False
-        if record.rate <= max(rate_so_far, 1 / self._plain_s):
-            if self._probe_s + record.draft_s > PROBE_SHARE * self._total_s:
+        plain_s = self.plain_s(standing.n_context)
+        best = max(so_far * plain_s, 1.0)
+        reading_s = record.reading_s(standing.backlog)
+        gain_s = min(standing.n_left, HORIZON) * plain_s * (1 / best - 1 / record.hope)
+        self._probing.discard(drafter)
+        if gain_s <= reading_s:
+            if not self.probes.may(drafter, record.draft_s + reading_s):
                 return None
-            self._probing = True
-        # One more token must bring at least what the time would bring elsewhere.
-        verify_s = (self.cost.time(min(4, 1 + room)) - self.cost.time(1)) / min(3, room)
-        rate = max(record.rate, 1 / self._plain_s)
-        return Budget(room, max(FLOOR, min(0.9, rate * (record.token_s + max(verify_s, 0.0)))))
+            self._probing.add(drafter)
+        # What the time, of drafting and of verifying, would bring elsewhere.
+        rate = max(record.speedup, best) / plain_s
+        widths = self._fits(1, 1 + room, 1 + room, standing.n_context)
+        price = tuple(rate * self.cost.time(w, standing.n_context) for w in widths)
+        return Budget(room, FLOOR, price, rate * record.token_s)
 
-    def asked(self, drafter: str, draft_s: float) -> None:
-        """A drafter that was asked took `draft_s` seconds."""
-        self._total_s += draft_s
-        if drafter in self.records and self._probing:
-            self._probe_s += draft_s
+    def asked(self, drafter: str, n_steps: int, backlog: int, seconds: float) -> None:
+        """A drafter that was asked took so many seconds for `n_steps` tokens, reading its backlog first."""
+        if drafter in self.records:
+            self.records[drafter].learn_cost(n_steps, backlog, seconds)
 
-    def rate(self, draft: Draft) -> float:
+    def rate(self, draft: Draft, n_context: int = 0) -> float:
         """Expected tokens a second of a pass over the best part of this draft alone, drafting not counted."""
-        return self._best([draft], MAX_WIDTH)[0]
+        return self._best([draft], MAX_WIDTH, n_context)[0]
 
-    def plan(self, drafts: Sequence[Draft], limit: int) -> Plan:
-        """The nodes worth verifying of one draft a sequence, in a pass of at most `limit` tokens."""
-        _, nodes, width = self._best(drafts, limit)
+    def plan(self, drafts: Sequence[Draft], limit: int, n_context: int = 0) -> Plan:
+        """The nodes worth verifying of one draft a sequence, in a pass of at most `limit` tokens.
+
+        `n_context`: how long the sequences are, on average.
+        """
+        rate, nodes, width = self._best(drafts, limit, n_context)
+        self._probing.discard(WIDTH)
+        if len(drafts) == 1 and not self.widths and drafts[0].q is None:
+            nodes, width = self._probe_width(drafts[0], len(nodes), width, limit, rate, n_context)
         chosen: list[list[int]] = [[] for _ in drafts]
         for sequence, node in nodes:
             chosen[sequence].append(node)
-        return Plan(tuple(tuple(sorted(c)) for c in chosen), width)
+        return Plan(tuple(tuple(sorted(c)) for c in chosen), width, self.cost.time(width, n_context))
 
-    def _best(self, drafts: Sequence[Draft], limit: int) -> tuple[float, list[tuple[int, int]], int]:
+    def _best(self, drafts: Sequence[Draft], limit: int, n_context: int) -> tuple[float, list[tuple[int, int]], int]:
         # A draft whose tokens were drawn is verified whole: its survival tells of the tokens, so to cut by it would
         # change what the target writes. Its length was decided before.
         taken = [(i, n) for i, draft in enumerate(drafts) if draft.q is not None for n in range(len(draft))]
@@ -142,38 +156,61 @@ class Control:
         # Survival never rises along a path and the sort is stable: every head of this list is a set of trees.
         free = [(i, draft) for i, draft in enumerate(drafts) if draft.q is None]
         nodes = sorted((-s, i, n) for i, draft in free for n, s in enumerate(draft.survival.tolist()))
-        fits = self._fits(base, min(base + len(nodes), limit), limit)
-        best = tokens / self.cost.time(fits[0]), 0, fits[0]
+        fits = self._fits(base, min(base + len(nodes), limit), limit, n_context)
+        best = tokens / self.cost.time(fits[0], n_context), 0, fits[0]
         for k, width in enumerate(fits[1:], 1):
             tokens -= nodes[k - 1][0]
-            rate = tokens / self.cost.time(width)
+            rate = tokens / self.cost.time(width, n_context)
             if rate > best[0]:
                 best = rate, k, width
         return best[0], taken + [(i, n) for _, i, n in nodes[: best[1]]], best[2]
 
-    def done(self, widths: Sequence[int], pass_s: float, rest_s: float, n_tokens: int) -> None:
-        """A round gave `n_tokens` in a pass of `pass_s` seconds, computed in `widths`.
+    def _probe_width(
+        self, draft: Draft, n_best: int, width: int, limit: int, rate: float, n_context: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Verifies more of a draft than should pay, now and then: passes may cost less than was measured."""
+        n = min(2 * n_best + 1, len(draft), limit - 1)
+        if n > n_best:
+            gain = float(draft.survival[n_best:n].sum())
+            loss_s = self.cost.time(1 + n, n_context) - self.cost.time(width, n_context) - gain / rate
+            if self.probes.may(WIDTH, loss_s):
+                self._probing.add(WIDTH)
+                self._expected_rate = rate
+                n_best, width = n, 1 + n
+        return [(0, node) for node in range(n_best)], width
 
-        `rest_s`: the seconds for choosing tokens and keeping books, which plain decoding spends too.
+    def done(
+        self,
+        widths: Sequence[int],
+        pass_s: float,
+        total_s: float,
+        n_tokens: int,
+        n_context: int = 0,
+        n_sequences: int = 1,
+    ) -> None:
+        """A round gave `n_tokens` in a pass of `pass_s` seconds, computed in `widths` behind `n_context` tokens.
+
+        `total_s`: the seconds of the whole round, drafting left out: what is not the pass was for choosing tokens and
+        keeping books, which plain decoding spends too.
         """
-        self._total_s += pass_s + rest_s
-        self._token_s += REST_STEP * (rest_s / n_tokens - self._token_s)
-        if len(widths) == 1:
-            self.cost.observe(widths[0], pass_s)
+        self.probes.passed(total_s)
+        self._token_s += REST_STEP * ((total_s - pass_s) / n_tokens - self._token_s)
+        if len(widths) != 1:
+            return
+        (width,) = widths
+        self.cost.observe(width, pass_s, n_context)
+        if WIDTH in self._probing:
+            loss_s = pass_s - n_tokens / self._expected_rate
+            self.probes.spent(WIDTH, loss_s, loss_s < 0)
+        self._n_since_plain = 0 if width == 1 else self._n_since_plain + 1
+        stale = self._n_since_plain >= PLAIN_EVERY or abs(self.cost.drift) > DRIFT
+        self._plain_is_due = stale and n_sequences == 1 and self.widths[:1] in ((), (1,))
 
-    def learn(self, drafter: str, tokens: float, draft_s: float, pass_s: float) -> None:
-        """What a round gained in which `drafter` was asked: measured if verified, else what it promised."""
-        if drafter in self.records:
-            self.records[drafter].learn(tokens, draft_s, pass_s)
-
-
-def _best_length(acceptance: float, token_s: float, cost: CostCurve) -> tuple[int, float]:
-    """The best draft length at a constant acceptance, and the tokens it brings (Leviathan et al. 2022, eq. 1)."""
-    best_rate, best = 0.0, (1, 1.0 + acceptance)
-    tokens = 1.0
-    for n in range(1, MAX_WIDTH):
-        tokens += acceptance**n
-        rate = tokens / (cost.time(1 + n) + n * token_s)
-        if rate > best_rate:
-            best_rate, best = rate, (n, tokens)
-    return best
+    def learn(self, drafter: str, outcome: Outcome) -> None:
+        """What came of asking a drafter."""
+        record = self.records.get(drafter)
+        if record is None:
+            return
+        record.learn(outcome, drafter in self._probing)
+        if drafter in self._probing:
+            self.probes.spent(drafter, outcome.draft_s, outcome.was_right)

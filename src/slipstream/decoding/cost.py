@@ -1,12 +1,12 @@
-"""t(w): what one pass of a runtime over w tokens costs, measured at load and corrected while running."""
+"""t(w, n): what a pass over w tokens costs in a context of n, measured at load and corrected while running."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from .protocols import Rows, Runtime
 
 Clock = Callable[[], float]
 """Seconds, from any origin."""
@@ -14,138 +14,169 @@ Clock = Callable[[], float]
 MAX_WIDTH = 33
 """The widest pass that control uses: a draft of 32 and the last committed token."""
 
-PROBE_ORDER = (1, 2, 4, 3, 8, 6, 5, 16, 7, 12, 10, 32, 24, 9, 20, 14)
-"""The widths that matter most come first: the probe stops when its time is up."""
+FIRST_BAND = 256
+"""Contexts up to this length form the first band; each further band reaches twice as far as the one before."""
 
-PREFIX = 8
 WORTH_PADDING = 0.97
 """A wider pass must be cheaper by more than the noise of its measurement."""
 
-SCALE_STEP = 0.2
-SHAPE_STEP = 0.05
-CLIP = math.log(1.25)
-"""A single pass moves an estimate by no more than a step of this: an interrupted one must not mislead."""
+SCALE_STEP, BAND_STEP, SHAPE_STEP = 0.2, 0.1, 0.1
+ANCHOR_STEP, SETTLED = 0.5, 0.05
+KINSHIP = 2.0
+"""A width teaches another by (narrower ÷ wider) to this power."""
+
+CLIP, SURE_CLIP = math.log(1.25), math.log(4)
+"""A single pass moves an estimate by no more than a step of the first: an interrupted one must not mislead. What
+three passes agree on counts for more."""
+
+
+@dataclass(frozen=True)
+class Far:
+    """Seconds by width, measured behind `n_context` tokens."""
+
+    n_context: int
+    seconds: Mapping[int, float]
 
 
 class CostCurve:
-    """t(w) in seconds for w = 1 … `max_width`: a step function kept width by width, never fitted to a line.
+    """t(w, n) in seconds: a step function of the width w = 1 … `max_width`, kept width by width for bands of n.
 
-    Widths that were not measured are interpolated between their neighbours. While running, each pass corrects the
-    common scale first (another load, a longer context) and then the shape at its own width, both by clipped steps.
+    Widths that were not measured are interpolated between their neighbours. `seconds` were measured in a short
+    context; what attention adds in a longer one is taken to grow with n, as `far` shows it. While running, each pass
+    corrects the common scale first (another load of the machine), then its band, then its own width and those near
+    it, all by clipped steps of a median. Passes of width 1 tell the scale from the shape.
     """
 
-    def __init__(self, seconds: Mapping[int, float], max_width: int = MAX_WIDTH) -> None:
+    def __init__(self, seconds: Mapping[int, float], max_width: int = MAX_WIDTH, far: Far | None = None) -> None:
         assert 1 in seconds and all(w >= 1 and t > 0 for w, t in seconds.items()), "t(1) at least, all above 0"
         self.max_width = max_width
         self.measured = dict(seconds)
-        self._times = [math.inf, *(_interpolate(self.measured, w) for w in range(1, max_width + 1))]
+        self.far = far
+        self._near = [_interpolate(self.measured, w) for w in range(1, max_width + 1)]
+        self._growth = [0.0] * max_width if far is None else self._growth_by_width(far)
+        self._bands: dict[int, list[float]] = {}
         self._scale = 1.0
+        self._latest: dict[int, deque[float]] = {}
+        self._since: set[int] = set()
+        self._drift = 0.0
 
-    def time(self, width: int) -> float:
-        """Expected seconds of a pass over `width` tokens."""
+    def time(self, width: int, n_context: int = 0) -> float:
+        """Expected seconds of a pass over `width` tokens behind `n_context`."""
+        times = self._band(n_context)
         if width > self.max_width:
-            return self._times[self.max_width] * self._scale * width / self.max_width
-        return self._times[width] * self._scale
+            return times[-1] * self._scale * width / self.max_width
+        return times[width - 1] * self._scale
 
-    def cheapest(self, width: int, limit: int) -> int:
+    def cheapest(self, width: int, limit: int, n_context: int = 0) -> int:
         """The width from `width` to `limit`, at most 3 more, whose pass costs least; `width` unless it is worth it."""
         if width >= self.max_width:
             return width
-        times = self._times[width : min(width + 3, limit, self.max_width) + 1]
+        times = self._band(n_context)[width - 1 : min(width + 3, limit, self.max_width)]
         least = min(times)
         return width + times.index(least) if least < WORTH_PADDING * times[0] else width
 
-    def observe(self, width: int, seconds: float) -> None:
+    @property
+    def drift(self) -> float:
+        """How far the common scale was moved by wider passes since the last one of width 1, as a logarithm."""
+        return self._drift
+
+    def observe(self, width: int, seconds: float, n_context: int = 0) -> None:
         """Corrects the curve by one pass that was really run. Wider passes than `max_width` say nothing here."""
         if not 1 <= width <= self.max_width or seconds <= 0:
             return
-        surprise = _clip(math.log(seconds / self.time(width)))
-        self._scale *= math.exp(SCALE_STEP * surprise)
-        self._times[width] *= math.exp(SHAPE_STEP * (1 - SCALE_STEP) * surprise)
+        surprise = self._surprise(width, seconds, n_context)
+        if width == 1:
+            self._anchor(surprise, n_context)
+            return
+        common = SCALE_STEP * max(-CLIP, min(CLIP, surprise))
+        self._since.add(width)
+        self._drift += common
+        self._scale *= math.exp(common)
+        times = self._band(n_context)
+        if n_context > FIRST_BAND:
+            # Only against the first band, which was measured, does another one move as a whole.
+            factor = math.exp(BAND_STEP * (1 - SCALE_STEP) * surprise)
+            times[:] = [t * factor for t in times]
+        for w in range(2, self.max_width + 1):
+            near = (min(w, width) / max(w, width)) ** KINSHIP
+            times[w - 1] *= math.exp(SHAPE_STEP * (1 - SCALE_STEP) * surprise * near)
+
+    def _surprise(self, width: int, seconds: float, n_context: int) -> float:
+        """The logarithm of a pass's time ÷ what was expected, clipped: more generously where three in a row agree."""
+        surprise = math.log(seconds / self.time(width, n_context))
+        latest = self._latest.setdefault(width, deque(maxlen=3))
+        latest.append(surprise)
+        least = min(latest, key=abs)
+        if len(latest) == latest.maxlen and all((s > 0) == (least > 0) for s in latest) and abs(least) > CLIP:
+            return max(-SURE_CLIP, min(SURE_CLIP, least))
+        return max(-CLIP, min(CLIP, sorted(latest)[(len(latest) - 1) // 2]))
+
+    def _anchor(self, surprise: float, n_context: int) -> None:
+        """A pass of width 1 sets the scale; what wider ones were seen to take since the last one stays as it is."""
+        step = ANCHOR_STEP if self._since else SCALE_STEP
+        self._scale *= math.exp(step * surprise)
+        if self._since:
+            times = self._band(n_context)
+            narrowest = min(self._since)
+            for w in range(2, self.max_width + 1):
+                near = min(w / narrowest, 1.0) ** KINSHIP
+                times[w - 1] *= math.exp(-step * surprise * near)
+        self._drift -= math.copysign(min(abs(self._drift), abs(step * surprise)), self._drift)
+        if abs(surprise) < SETTLED:
+            self._since, self._drift = set(), 0.0
 
     def to_data(self) -> dict[str, Any]:
         """What was measured at load: the corrections belong to the hour and are not kept."""
-        return {"seconds": {str(w): t for w, t in self.measured.items()}}
+        data: dict[str, Any] = {"seconds": {str(w): t for w, t in self.measured.items()}}
+        if self.far is not None:
+            data["far"] = {
+                "n_context": self.far.n_context,
+                "seconds": {str(w): t for w, t in self.far.seconds.items()},
+            }
+        return data
 
     @classmethod
     def from_data(cls, data: Any) -> CostCurve | None:
         """The curve that `to_data` described, or None where the data is damaged."""
         try:
-            seconds = {int(w): t for w, t in data["seconds"].items()}
+            seconds = _seconds(data["seconds"])
+            far = Far(data["far"]["n_context"], _seconds(data["far"]["seconds"])) if data.get("far") else None
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
-        if 1 not in seconds or not all(1 <= w <= MAX_WIDTH and _is_plausible(t) for w, t in seconds.items()):
+        if far is not None and (type(far.n_context) is not int or not 0 < far.n_context < 1 << 31):
             return None
-        return cls(seconds)
+        return cls(seconds, far=far)
+
+    def _band(self, n_context: int) -> list[float]:
+        """The times of the band, without the common scale; index w − 1."""
+        number = max(0, (n_context - 1) // FIRST_BAND).bit_length()
+        times = self._bands.get(number)
+        if times is None:
+            # Within a band the context is taken to be three quarters of where the band ends.
+            n = 0.75 * FIRST_BAND * (1 << number) if number else 0.0
+            times = [near + growth * n for near, growth in zip(self._near, self._growth, strict=True)]
+            self._bands[number] = times
+        return times
+
+    def _growth_by_width(self, far: Far) -> list[float]:
+        """Seconds that each token of the context adds, by width; never less for a wider pass."""
+        added = {w: max(t - self._near[w - 1], 0.0) / far.n_context for w, t in far.seconds.items()}
+        growth = [_interpolate(added, w) for w in range(1, self.max_width + 1)]
+        return [max(growth[: w + 1]) for w in range(self.max_width)]
 
 
-def _is_plausible(seconds: object) -> bool:
-    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 1e-7 <= seconds <= 1e3
+def _seconds(data: Mapping[str, object]) -> dict[int, float]:
+    """Raises ValueError where something is missing or implausible."""
+    seconds = {int(w): t for w, t in data.items()}
+    if 1 not in seconds or not all(1 <= w <= MAX_WIDTH for w in seconds):
+        raise ValueError("widths from 1 on")
+    return {w: _plausible(t) for w, t in seconds.items()}
 
 
-def measure(
-    runtime: Runtime,
-    text: Sequence[int],
-    clock: Clock,
-    cap_s: float,
-    progress: Callable[[float], None] = lambda done: None,
-) -> CostCurve:
-    """Times passes of growing width over real text (token ids) in sequence 0, for `cap_s` seconds at most.
-
-    The cap holds between passes; t(1) is measured whatever it is. `progress` gets the fraction done. The sequence
-    is empty afterwards.
-    """
-    began = clock()
-    widest = min(MAX_WIDTH, runtime.n_ctx - 1, runtime.n_batch)
-    if runtime.max_rollback is not None:
-        widest = min(widest, max(runtime.max_rollback, 1))
-    prefix = min(PREFIX, runtime.n_ctx - widest, runtime.n_batch)
-    text = text or (0,)  # a vocabulary may have no token for any of it
-    tokens = [text[i % len(text)] for i in range(prefix + widest)]
-    runtime.forward([Rows(0, tokens[:prefix], 0, 0)])
-    samples: dict[int, list[float]] = {}
-
-    def left() -> float:
-        return cap_s - (clock() - began)
-
-    def run(width: int) -> None:
-        if runtime.max_rollback is not None:
-            runtime.keep(0, 0)
-            runtime.forward([Rows(0, tokens[:prefix], 0, 0)])
-        start = clock()
-        runtime.forward([Rows(0, tokens[prefix : prefix + width], prefix, width)])
-        samples.setdefault(width, []).append(clock() - start)
-        if runtime.max_rollback is None:
-            runtime.keep(0, prefix)
-        progress(min(1.0, (clock() - began) / cap_s) if cap_s > 0 else 1.0)
-
-    run(1)  # warms the caches: the first pass after a load is slow
-    samples.clear()
-    run(1)
-    widths = [w for w in PROBE_ORDER if w <= widest]
-    for _ in range(16):
-        for width in widths:
-            if left() < _expected(samples, width):
-                continue
-            run(width)
-        if left() <= 0:
-            break
-    runtime.keep(0, 0)
-    progress(1.0)
-    return CostCurve({w: _robust(times) for w, times in samples.items()})
-
-
-def _expected(samples: Mapping[int, Sequence[float]], width: int) -> float:
-    """A guess of a pass's seconds from what is known, so that the probe ends on time."""
-    if width in samples:
-        return min(samples[width])
-    known = max(w for w in samples if w < width)
-    return min(samples[known]) * width / known
-
-
-def _robust(times: Sequence[float]) -> float:
-    """The lower quartile: other processes only ever make a pass slower."""
-    return sorted(times)[(len(times) - 1) // 4]
+def _plausible(seconds: object) -> float:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1e-7 <= seconds <= 1e3:
+        raise ValueError("seconds of a pass")
+    return seconds
 
 
 def _interpolate(seconds: Mapping[int, float], width: int) -> float:
@@ -159,7 +190,3 @@ def _interpolate(seconds: Mapping[int, float], width: int) -> float:
         slope = seconds[1] if lower is None else (seconds[below] - seconds[lower]) / (below - lower)
         return seconds[below] + max(slope, 0.0) * (width - below)
     return seconds[below] + (seconds[above] - seconds[below]) * (width - below) / (above - below)
-
-
-def _clip(x: float) -> float:
-    return max(-CLIP, min(CLIP, x))

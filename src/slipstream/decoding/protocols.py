@@ -5,7 +5,7 @@ Both are protocols, so that the core knows no library; `runtimes/` and `drafters
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .draft import Draft
 
 if TYPE_CHECKING:
+    from .acceptance import Acceptance
     from .choice import Choice
 
 Logits = NDArray[np.float32]
@@ -89,25 +90,54 @@ class Runtime(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """How far a drafter may go: at most `max_tokens`; a token whose survival is below `min_survival` won't pay."""
+    """How far a drafter may go: at most `max_tokens`, none of less than `min_survival`.
+
+    price: for a drafter that costs time, what a pass over n drafted tokens costs, n = 0 … max_tokens; step: what
+    computing one of them costs; both in tokens that the time would bring elsewhere.
+    """
 
     max_tokens: int
     min_survival: float = 0.0
+    price: tuple[float, ...] = ()
+    step: float = 0.0
+
+    def pays(self, n_drafted: int, survival: float, rate: float, computed: bool = False) -> bool:
+        """Whether to go on behind `n_drafted` tokens, if the next one survives with `survival` and more may follow.
+
+        `rate`: conditional acceptance of what follows. `computed`: the next token costs no step any more.
+        """
+        value, cost = 0.0, -self.step if computed else 0.0
+        for n in range(n_drafted + 1, len(self.price)):
+            value += survival
+            cost += self.step
+            if value > cost + self.price[n] - self.price[n_drafted]:
+                return True
+            survival *= rate
+        return not self.price
 
 
 class Drafter(Protocol):
     """Proposes what may follow a sequence. Keeps a state of its own for each sequence; never touches the target.
 
     Every drafter observes every committed token, whoever proposed it, so that its state is that of the text.
+    `can_continue`: whether it proposes what follows drafted tokens of another drafter, too.
+    `acceptances`: what it has learned of how often it is right, by names of its own.
     """
 
     name: str
+    can_continue: bool
+    acceptances: Mapping[str, Acceptance]
 
     def begin(self, seq: int, tokens: Sequence[int]) -> None:
         """Starts (or starts afresh) the sequence `seq` with the tokens that were read."""
 
-    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
+    def backlog(self, seq: int) -> int:
+        """How many tokens of the sequence it has to read before it can propose; 0 where that costs nothing."""
+
+    def propose(self, seq: int, budget: Budget, choice: Choice, behind: Sequence[int] = ()) -> Draft:
         """A draft of at most `budget.max_tokens`, empty where there is nothing to say. Commits nothing.
+
+        `behind`: drafted tokens that the draft is to follow, with a survival counted from there on.
 
         `choice` picks tokens as the target would, given logits; a drafter without logits has no use for it. Where
         `choice.draws`, a drafter that draws its tokens says from which distributions, and decides whether to go on

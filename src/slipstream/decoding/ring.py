@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .choice import Sampler
-from .control import Control
+from .control import Control, Plan, Standing
 from .cost import Clock
-from .draft import EMPTY, Draft
+from .draft import Draft
+from .drafting import Asked, Drafting, Proposal
 from .logprobs import TokenLogprob, token_logprob
 from .protocols import Drafter, Logits, Pass, Rows, Runtime
+from .record import Outcome
 from .statistics import Round
+from .trace import Trace, traced
 from .verdict import Verdict
 from .verify import verify
 
@@ -37,21 +40,44 @@ class SequenceState:
 
 
 @dataclass(frozen=True)
-class _Proposal:
-    draft: Draft
-    drafter: str
-    asked: tuple[tuple[str, Draft, float], ...]
-    """Everyone who was asked: name, draft, seconds."""
+class _Times:
+    """When a round began, had its drafts, had its pass; and how long the pass was expected to take."""
+
+    began: float
+    drafted: float
+    passed: float
+    predicted_s: float
+
+    @property
+    def draft_s(self) -> float:
+        return self.drafted - self.began
+
+    @property
+    def pass_s(self) -> float:
+        return self.passed - self.drafted
 
 
 class Ring:
-    """Runs rounds over one runtime. Drafters are asked in the order given, the free ones first."""
+    """Runs rounds over one runtime. Drafters are asked in the order given, the free ones first.
 
-    def __init__(self, runtime: Runtime, drafters: Sequence[Drafter], control: Control, clock: Clock) -> None:
+    `trace`: told of every round; all drafters are then asked at every place, which is not counted in any time.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        drafters: Sequence[Drafter],
+        control: Control,
+        clock: Clock,
+        trace: Trace | None = None,
+    ) -> None:
         self.runtime = runtime
         self.drafters = drafters if runtime.max_rollback != 0 else ()
         self.control = control
         self.clock = clock
+        self.trace = trace
+        self._drafting = Drafting(self.drafters, control, clock)
+        self._traced_s = 0.0
 
     def begin(self, state: SequenceState, prompt: Sequence[int], n_cached: int) -> Round:
         """Reads the prompt behind the `n_cached` tokens that the cache already holds, and chooses the first token.
@@ -74,6 +100,8 @@ class Ring:
         for drafter in self.drafters:
             drafter.begin(state.seq, state.tokens)
         took = self.clock() - began
+        if self.trace is not None:
+            self.trace.request(prompt, token)
         return Round(
             state.seq, (token,), 0, 0, "", 1, result.widths[-1], len(prompt), 0.0, passed - began, took, logprobs
         )
@@ -87,7 +115,9 @@ class Ring:
             return [done for state in live for done in self.step([state])]
         began = self.clock()
         proposals = [self._draft(state, len(live)) for state in live]
-        drafts, rows = self._plan(live, [p.draft for p in proposals])
+        n_context = sum(len(state.tokens) for state in live) // len(live)
+        plan = self.control.plan([p.draft for p in proposals], self._limit(live), n_context)
+        drafts, rows = self._rows(live, [p.draft for p in proposals], plan)
         drafted = self.clock()
         try:
             result = self.runtime.forward(rows)
@@ -105,42 +135,25 @@ class Ring:
                 n = len(state.tokens) - 1
                 self.runtime.keep(state.seq, n if self.runtime.floor(state.seq) <= n else 0)
             raise
-        times = began, drafted, passed
+        times = _Times(began, drafted, passed, plan.seconds)
+        self._traced_s = 0.0
         rounds = [
             self._commit(state, proposal, draft, verdict, said, result, times)
             for state, proposal, draft, verdict, said in zip(live, proposals, drafts, verdicts, logprobs, strict=True)
         ]
-        self.control.done(result.widths, passed - drafted, self.clock() - passed, sum(len(r.tokens) for r in rounds))
+        n_tokens = sum(len(r.tokens) for r in rounds)
+        total_s = self.clock() - drafted - self._traced_s
+        self.control.done(result.widths, times.pass_s, total_s, n_tokens, n_context, len(live))
         return rounds
 
-    def _draft(self, state: SequenceState, n_live: int) -> _Proposal:
-        """The most promising draft for a sequence; later drafters are asked only where control sees a gain."""
+    def _draft(self, state: SequenceState, n_live: int) -> Proposal:
         room = self._room(state) // n_live if self.runtime.max_rollback is not None else self._room(state)
-        best, author, rate = EMPTY, "", 0.0
-        asked: list[tuple[str, Draft, float]] = []
         choice = state.sampler.bind(state.tokens)
         if choice.draws:
             # A drawn draft is verified whole: all of them must fit into one pass.
             room = min(room, self.runtime.n_batch // n_live - 1)
-        for drafter in self.drafters:
-            budget = self.control.budget(drafter.name, room, rate)
-            if budget is None:
-                continue
-            began = self.clock()
-            draft = drafter.propose(state.seq, budget, choice)
-            seconds = self.clock() - began
-            # Drafts are in topological order: the head of one that is too long is a draft.
-            draft = draft.select(range(min(len(draft), budget.max_tokens)))
-            self.control.asked(drafter.name, seconds)
-            asked.append((drafter.name, draft, seconds))
-            if len(draft) and draft.q is not None:
-                # Its tokens were drawn: to prefer another draft now would be to choose by what was drawn.
-                best, author = draft, drafter.name
-                break
-            draft_rate = self.control.rate(draft) if len(draft) and len(self.drafters) > 1 else 0.0
-            if len(draft) and draft_rate >= rate:
-                best, author, rate = draft, drafter.name, draft_rate
-        return _Proposal(best, author, tuple(asked))
+        standing = Standing(len(state.tokens), min(state.limit, self.runtime.n_ctx) - len(state.tokens))
+        return self._drafting.propose(state.seq, room, choice, standing)
 
     def _room(self, state: SequenceState) -> int:
         """Tokens that a draft may have: the bonus token comes on top, and the cache must be able to drop them."""
@@ -154,9 +167,10 @@ class Ring:
         free = self.runtime.n_ctx - len(state.tokens) + 1
         return free if self.runtime.max_rollback is None else min(free, self.runtime.max_rollback + 1)
 
-    def _plan(self, live: Sequence[SequenceState], drafts: Sequence[Draft]) -> tuple[list[Draft], list[Rows]]:
+    def _rows(
+        self, live: Sequence[SequenceState], drafts: Sequence[Draft], plan: Plan
+    ) -> tuple[list[Draft], list[Rows]]:
         assert all(draft.is_chain for draft in drafts), "the cache of a sequence holds one line of tokens"
-        plan = self.control.plan(drafts, self._limit(live))
         chosen = [draft.select(nodes) for draft, nodes in zip(drafts, plan.nodes, strict=True)]
         padding = plan.width - len(live) - sum(map(len, chosen))
         rows = []
@@ -181,48 +195,72 @@ class Ring:
     def _commit(
         self,
         state: SequenceState,
-        proposal: _Proposal,
+        proposal: Proposal,
         draft: Draft,
         verdict: Verdict,
         logprobs: tuple[TokenLogprob, ...],
         result: Pass,
-        times: tuple[float, float, float],
+        times: _Times,
     ) -> Round:
         """The only place that changes a text: cache, history, drafters, estimates, in this order."""
-        began, drafted, passed = times
         n_context = len(state.tokens)
         tokens, accepted = self._until_end(state, verdict)
         self.runtime.keep(state.seq, n_context + len(tokens) - 1)
         state.tokens += tokens
-        for drafter in self.drafters:
-            drafter.observe(state.seq, tokens)
-        total = self.clock() - began
+        proposals = self._observe(state, tokens)
+        total_s = self.clock() - times.began - self._traced_s
         width = sum(result.widths)
-        n_outputs = width if self.control.widths else 1 + len(draft)
-        for name, proposed, seconds in proposal.asked:
-            gained = 1.0 + accepted if name == proposal.drafter else 1.0 + float(proposed.survival.sum())
-            self.control.learn(name, gained, seconds, passed - drafted)
-        author = proposal.drafter if len(draft) else ""
-        n_drafted = accepted if accepted == len(tokens) else len(draft)  # behind an accepted end nothing was verified
-        return Round(
+        plain_s = self.control.plain_s(n_context)
+        for asked in proposal.asked:
+            gained = accepted if asked.drafter in proposal.authors else float(asked.draft.survival.sum())
+            outcome = Outcome(
+                1.0 + gained, asked.seconds, times.predicted_s, plain_s, asked.backlog, _was_right(asked.draft, tokens)
+            )
+            self.control.learn(asked.drafter, outcome)
+        done = Round(
             state.seq,
             tokens,
-            n_drafted,
-            accepted,
-            author,
-            n_outputs,
-            width,
-            n_context,
-            drafted - began,
-            passed - drafted,
-            total,
-            logprobs[: len(tokens)],
+            # Behind an accepted end nothing was verified.
+            drafted=accepted if accepted == len(tokens) else len(draft),
+            accepted=accepted,
+            drafter="+".join(proposal.authors) if len(draft) else "",
+            n_outputs=width if self.control.widths else 1 + len(draft),
+            width=width,
+            n_context=n_context,
+            draft_s=times.draft_s,
+            pass_s=times.pass_s,
+            total_s=total_s,
+            logprobs=logprobs[: len(tokens)],
         )
+        if self.trace is not None:
+            self.trace.round(traced(done, times.predicted_s, proposals))
+        return done
+
+    def _observe(self, state: SequenceState, tokens: Sequence[int]) -> tuple[tuple[Asked, ...], ...]:
+        """Tells the drafters what was committed; for a trace, first asks them all at each place."""
+        if self.trace is None:
+            for drafter in self.drafters:
+                drafter.observe(state.seq, tokens)
+            return ()
+        proposals = []
+        began = self.clock()
+        for i, token in enumerate(tokens, len(state.tokens) - len(tokens)):
+            choice = state.sampler.bind(state.tokens[:i])
+            proposals.append(self._drafting.everything(state.seq, choice))
+            for drafter in self.drafters:
+                drafter.observe(state.seq, [token])
+        self._traced_s += self.clock() - began
+        return tuple(proposals)
 
     def _until_end(self, state: SequenceState, verdict: Verdict) -> tuple[tuple[int, ...], int]:
         """The tokens up to the first that ends the text, and how many of them are accepted ones."""
         n = next((i + 1 for i, t in enumerate(verdict.tokens) if state.is_end(t)), len(verdict.tokens))
         return tuple(verdict.tokens[:n]), min(len(verdict.accepted), n)
+
+
+def _was_right(draft: Draft, tokens: Sequence[int]) -> bool:
+    """Whether all of a draft's tokens that can be compared are those that came."""
+    return len(draft) > 0 and all(mine == true for mine, true in zip(draft.tokens.tolist(), tokens, strict=False))
 
 
 def _logprobs(state: SequenceState, verdict: Verdict, rows: Logits) -> tuple[TokenLogprob, ...]:

@@ -47,6 +47,15 @@ class SuffixAutomaton:
 
     def append(self, token: int) -> None:
         before = self.last
+        self._extend(token)
+        self._count(before, token)
+
+    def end_text(self, mark: int) -> None:
+        """Ends a text, so that nothing matches across. The mark must stand nowhere else; it is no continuation."""
+        self._extend(mark)
+
+    def _extend(self, token: int) -> None:
+        before = self.last
         state = self._add_state(self.length[before] + 1)
         at = before
         while at != -1 and token not in self.next[at]:
@@ -57,7 +66,6 @@ class SuffixAutomaton:
         else:
             self.link[state] = self._split(at, token)
         self.last = state
-        self._count(before, token)
 
     def _add_state(self, length: int) -> int:
         self.next.append({})

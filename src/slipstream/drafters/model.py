@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +43,7 @@ class ModelDrafter:
     """
 
     name = "model"
+    can_continue = False
 
     def __init__(self, runtime: Runtime, n_vocab: int) -> None:
         """`n_vocab` is the target's: padding tokens at the end may make the two differ."""
@@ -50,6 +51,7 @@ class ModelDrafter:
         self.runtime = runtime
         self.acceptance = Acceptance(PRIORS, PRIOR_WEIGHT)
         self.drawn_acceptance = Acceptance(PRIORS, PRIOR_WEIGHT)
+        self.acceptances: Mapping[str, Acceptance] = {"chosen": self.acceptance, "drawn": self.drawn_acceptance}
         self._n_vocab = n_vocab
         self._texts: dict[int, _Text] = {}
 
@@ -61,7 +63,12 @@ class ModelDrafter:
         self.runtime.keep(seq, same)
         self._texts[seq] = _Text(list(tokens), same)
 
-    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
+    def backlog(self, seq: int) -> int:
+        text = self._texts[seq]
+        return len(text.tokens) - text.n_cached
+
+    def propose(self, seq: int, budget: Budget, choice: Choice, behind: Sequence[int] = ()) -> Draft:
+        assert not behind, "this drafter does not continue others"
         text = self._texts[seq]
         text.proposed, text.bands = [], []
         n_max = min(budget.max_tokens, self.runtime.n_ctx - len(text.tokens))
@@ -69,34 +76,35 @@ class ModelDrafter:
             return EMPTY
         text.drawn = choice.draws
         write = self._draw if choice.draws else self._choose
-        return write(seq, text, n_max, budget.min_survival, choice)
+        return write(seq, text, n_max, budget, choice)
 
-    def _choose(self, seq: int, text: _Text, n_max: int, min_survival: float, choice: Choice) -> Draft:
+    def _choose(self, seq: int, text: _Text, n_max: int, budget: Budget, choice: Choice) -> Draft:
         """The target's own choice, made with the draft's logits; each token's probability says how sure it is."""
         survival: list[float] = []
         alive = 1.0
-        while len(survival) < n_max:
+        while len(survival) < n_max and _pays(self.acceptance, alive, len(survival), budget):
             row = self._next_row(seq, text)
             token = choice(row, text.proposed)
             band = _band(_probability(row, token))
-            alive *= self.acceptance.rates[band]
+            alive *= self.acceptance.rate(band, len(survival))
             text.bands.append(band)
             text.proposed.append(token)
-            if alive < min_survival:
+            if alive < budget.min_survival:
                 break
             survival.append(alive)
         return chain(text.proposed[: len(survival)], survival)
 
-    def _draw(self, seq: int, text: _Text, n_max: int, min_survival: float, choice: Choice) -> Draft:
+    def _draw(self, seq: int, text: _Text, n_max: int, budget: Budget, choice: Choice) -> Draft:
         """Tokens drawn from the draft's own distribution; it stops by what is known before a token is drawn."""
         survival: list[float] = []
         q: list[Distribution] = []
         alive = 1.0
-        while len(survival) < n_max:
+        while len(survival) < n_max and _pays(self.drawn_acceptance, alive, len(survival), budget):
             distribution = choice.distribution(self._next_row(seq, text), text.proposed)
             band = _band(float(distribution.probabilities.max()))
-            alive *= self.drawn_acceptance.rates[band]
-            if alive < min_survival:
+            alive *= self.drawn_acceptance.rate(band, len(q))
+            rate = self.drawn_acceptance.typical(len(q) + 1)
+            if alive < budget.min_survival or (q and not budget.pays(len(q), alive, rate, computed=True)):
                 break
             text.proposed.append(choice.chance.draw(Stream.DRAFT, len(q), distribution))
             text.bands.append(band)
@@ -108,8 +116,11 @@ class ModelDrafter:
         text = self._texts[seq]
         acceptance = self.drawn_acceptance if text.drawn else self.acceptance
         agreed = 0
-        for mine, true, band in zip(text.proposed, tokens, text.bands, strict=False):
+        for band in text.bands:
+            acceptance.meet(band)
+        for position, (mine, true, band) in enumerate(zip(text.proposed, tokens, text.bands, strict=False)):
             acceptance.learn(band, mine == true)
+            acceptance.learn_at(band, position, mine == true)
             if mine != true:
                 break
             agreed += 1
@@ -153,6 +164,12 @@ class ModelDrafter:
             return np.concatenate([row, np.full(missing, -np.inf, dtype=np.float32)])
         shared: Logits = row[: self._n_vocab]
         return shared
+
+
+def _pays(acceptance: Acceptance, alive: float, position: int, budget: Budget) -> bool:
+    """Whether to compute one more token. The first was decided on by who asked."""
+    rate = acceptance.typical(position)
+    return position == 0 or budget.pays(position, alive * rate, rate)
 
 
 def _band(probability: float) -> int:

@@ -3,18 +3,21 @@
 No model: it reads the tokens alone. After Oliaro et al., "SuffixDecoding", arXiv 2411.04975, with two changes:
 an automaton of unlimited depth instead of a tree, and confidences that are learned from the text itself. Every
 committed token shows, for each suffix that stood before it, whether the likeliest continuation was right, whether
-or not it had been drafted.
+or not it had been drafted. A corpus of past requests is searched beside the text, with confidences of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 from ..decoding.acceptance import Acceptance
 from ..decoding.choice import Choice
 from ..decoding.draft import Draft, chain
 from ..decoding.protocols import Budget
 from .automaton import SuffixAutomaton
+from .corpus import Corpus
 
 N_EVIDENCE = 6
 SUFFIXES_WEIGHED = 4
@@ -30,7 +33,8 @@ PRIORS = (
     *(0.93, 0.97, 0.99, 0.90, 0.58, 0.35),
 )
 PRIOR_WEIGHT = 12.0
-
+CORPUS_PRIORS = tuple(0.8 * rate for rate in PRIORS)
+"""Other texts say less of how this one goes on."""
 
 LENGTH_BANDS = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 5)
 """The band of each match length; the last one for all that are longer."""
@@ -47,75 +51,170 @@ def band(length: int, best_count: int, followed: int) -> int:
     return LENGTH_BANDS[length if length < 10 else 10] * N_EVIDENCE + evidence_band(best_count, followed)
 
 
+@dataclass
+class _Match:
+    """Where the end of a text is found in an automaton: the state, and how long the match is."""
+
+    automaton: SuffixAutomaton
+    acceptance: Acceptance
+    state: int = 0
+    length: int = 0
+
+    def candidates(self) -> Iterator[tuple[int, int]]:
+        """What followed the longest matches, longest first: (band, token)."""
+        text, state, length = self.automaton, self.state, self.length
+        for _ in range(SUFFIXES_WEIGHED):
+            if state <= 0:
+                return
+            if text.best_count[state]:
+                yield band(length, text.best_count[state], text.followed[state]), text.best[state]
+            state = text.link[state]
+            length = text.length[state]
+
+    def follow(self, token: int) -> None:
+        """The longest suffix of (match + token) that occurs."""
+        text = self.automaton
+        while token not in text.next[self.state]:
+            if self.state == 0:
+                self.length = 0
+                return
+            self.state = text.link[self.state]
+            self.length = text.length[self.state]
+        self.state = text.next[self.state][token]
+        self.length += 1
+
+    def settle(self) -> None:
+        """The state of the match again, where the automaton has grown since and split it."""
+        text = self.automaton
+        while self.state > 0 and self.length <= text.length[text.link[self.state]]:
+            self.state = text.link[self.state]
+
+
+@dataclass
+class _Text:
+    """A sequence: its tokens and their automaton; where it is found in the corpus; what was drafted last.
+
+    drafted: acceptance, band and token of each, until the next token is observed.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
+    found: list[_Match] = field(default_factory=list)
+    drafted: list[tuple[Acceptance, int, int]] = field(default_factory=list)
+
+
 class SuffixDrafter:
-    """Implements `decoding.protocols.Drafter`. What it learns of confidences is shared by all its sequences."""
+    """Implements `decoding.protocols.Drafter`. What it learns of confidences is shared by all its sequences.
+
+    `acceptance` is that of matches within a text, `corpus_acceptance` that of matches with past ones.
+    """
 
     name = "suffix"
+    can_continue = True
 
-    def __init__(self) -> None:
+    def __init__(self, corpus: Corpus | None = None) -> None:
+        self.corpus = Corpus() if corpus is None else corpus
         self.acceptance = Acceptance(PRIORS, PRIOR_WEIGHT)
-        self._texts: dict[int, SuffixAutomaton] = {}
+        self.corpus_acceptance = Acceptance(CORPUS_PRIORS, PRIOR_WEIGHT)
+        self.acceptances: Mapping[str, Acceptance] = {"text": self.acceptance, "corpus": self.corpus_acceptance}
+        self._texts: dict[int, _Text] = {}
 
     def begin(self, seq: int, tokens: Sequence[int]) -> None:
-        text = self._texts[seq] = SuffixAutomaton()
-        for token in tokens:
-            text.append(token)
+        text = self._texts.setdefault(seq, _Text())
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text.tokens, tokens, strict=False)))
+        if same < len(text.tokens):
+            # What the new text does not hold goes into the corpus; the rest of it will, when the new text ends.
+            self.corpus.add(text.tokens[same:])
+            text = self._texts[seq] = _Text()
+            same = 0
+        self._append(text, tokens[same:])
+        text.found = self._find(text)
+
+    def backlog(self, seq: int) -> int:
+        return 0
 
     def observe(self, seq: int, tokens: Sequence[int]) -> None:
         text = self._texts[seq]
+        if [found.automaton for found in text.found] != list(self.corpus.generations):
+            text.found = self._find(text)
+        _learn_positions(text.drafted, tokens)
+        text.drafted = []
         for token in tokens:
-            self._learn(text, token)
-            text.append(token)
+            for match in self._matches(text):
+                for kind, likeliest in match.candidates():
+                    match.acceptance.learn(kind, likeliest == token)
+            self._append(text, [token])
+            for found in text.found:
+                found.follow(token)
 
     def end(self, seq: int) -> None:
-        self._texts.pop(seq, None)
+        text = self._texts.pop(seq, None)
+        if text is not None:
+            self.corpus.add(text.tokens)
 
-    def propose(self, seq: int, budget: Budget, choice: Choice) -> Draft:
+    def propose(self, seq: int, budget: Budget, choice: Choice, behind: Sequence[int] = ()) -> Draft:
         text = self._texts[seq]
-        state = text.longest_repeated_suffix()
-        matched = text.length[state]
-        tokens: list[int] = []
+        matches = self._matches(text)
+        for token in behind:
+            _follow(matches, token)
+        drafted: list[tuple[Acceptance, int, int]] = []
         survival: list[float] = []
         alive = 1.0
-        while len(tokens) < budget.max_tokens:
-            found = self._likeliest(text, state, matched)
-            if found is None or alive * found[0] < budget.min_survival:
+        while len(drafted) < budget.max_tokens:
+            best = _likeliest(matches, len(behind) + len(drafted))
+            if best is None or alive * best[0] < budget.min_survival:
                 break
-            alive *= found[0]
-            tokens.append(found[1])
+            rate, acceptance, kind, token = best
+            alive *= rate
+            drafted.append((acceptance, kind, token))
             survival.append(alive)
-            state, matched = self._follow(text, state, matched, found[1])
-        return chain(tokens, survival)
+            _follow(matches, token)
+        text.drafted = [] if behind else drafted
+        return chain([token for _, _, token in drafted], survival)
 
-    def _likeliest(self, text: SuffixAutomaton, state: int, matched: int) -> tuple[float, int] | None:
-        """The most confident continuation among the longest suffixes: (confidence, token)."""
-        best: tuple[float, int] | None = None
-        for _ in range(SUFFIXES_WEIGHED):
-            if state <= 0:
-                break
-            n, total = text.best_count[state], text.followed[state]
-            if n:
-                rate = self.acceptance.rates[band(matched, n, total)]
-                if best is None or rate > best[0]:
-                    best = rate, text.best[state]
-            state = text.link[state]
-            matched = text.length[state]
-        return best
+    def _append(self, text: _Text, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            text.tokens.append(token)
+            text.automaton.append(token)
 
-    def _follow(self, text: SuffixAutomaton, state: int, matched: int, token: int) -> tuple[int, int]:
-        """The longest suffix of (match + token) that occurs in the text, and its length."""
-        while token not in text.next[state]:
-            state = text.link[state]
-            matched = text.length[state]
-        return text.next[state][token], matched + 1
+    def _find(self, text: _Text) -> list[_Match]:
+        """Where the end of the text stands in the corpus."""
+        found = [_Match(automaton, self.corpus_acceptance) for automaton in self.corpus.generations]
+        for token in text.tokens[-len(LENGTH_BANDS) :]:
+            _follow(found, token)
+        return found
 
-    def _learn(self, text: SuffixAutomaton, token: int) -> None:
-        state = text.longest_repeated_suffix()
-        for _ in range(SUFFIXES_WEIGHED):
-            if state <= 0:
-                break
-            n = text.best_count[state]
-            if n:
-                kind = band(text.length[state], n, text.followed[state])
-                self.acceptance.learn(kind, text.best[state] == token)
-            state = text.link[state]
+    def _matches(self, text: _Text) -> list[_Match]:
+        """Where the end of the text is found: earlier in itself, and in the corpus. Copies, which may be moved."""
+        state = text.automaton.longest_repeated_suffix()
+        matches = [_Match(text.automaton, self.acceptance, state, text.automaton.length[state])]
+        for found in text.found:
+            found.settle()
+            if found.state > 0:
+                matches.append(_Match(found.automaton, found.acceptance, found.state, found.length))
+        return matches
+
+
+def _follow(matches: Iterable[_Match], token: int) -> None:
+    for match in matches:
+        match.follow(token)
+
+
+def _likeliest(matches: Iterable[_Match], position: int) -> tuple[float, Acceptance, int, int] | None:
+    """The most confident continuation: (confidence, whose, its band, token). Of equals the first."""
+    best: tuple[float, Acceptance, int, int] | None = None
+    for match in matches:
+        acceptance = match.acceptance
+        for kind, token in match.candidates():
+            rate = acceptance.rate(kind, position)
+            if best is None or rate > best[0]:
+                best = rate, acceptance, kind, token
+    return best
+
+
+def _learn_positions(drafted: Sequence[tuple[Acceptance, int, int]], tokens: Sequence[int]) -> None:
+    """How far the last draft was right."""
+    for position, ((acceptance, kind, mine), true) in enumerate(zip(drafted, tokens, strict=False)):
+        acceptance.learn_at(kind, position, mine == true)
+        if mine != true:
+            break

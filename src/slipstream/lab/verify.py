@@ -12,6 +12,7 @@ import numpy as np
 from slipstream.decoding.choice import Sampler
 from slipstream.decoding.control import Control
 from slipstream.decoding.cost import MAX_WIDTH, CostCurve
+from slipstream.decoding.record import DraftCost
 from slipstream.decoding.ring import Ring, SequenceState
 from slipstream.decoding.sampling import Sampling
 from slipstream.errors import InputError
@@ -120,7 +121,7 @@ class EagerCost(CostCurve):
     def __init__(self) -> None:
         super().__init__({w: 1 + w / 16 + (w % 2) / 4 for w in range(1, MAX_WIDTH + 1)})
 
-    def observe(self, width: int, seconds: float) -> None:
+    def observe(self, width: int, seconds: float, n_context: int = 0) -> None:
         """Does not learn what passes really cost."""
 
 
@@ -177,7 +178,7 @@ def _compare(
     comparison: Comparison,
 ) -> None:
     widths = llm.classes.exact if comparison.mode == "exact" else ()
-    control = Control(cost, dict.fromkeys(llm.control.records, 0.01), widths)
+    control = Control(cost, dict.fromkeys(llm.control.records, DraftCost(0.01)), widths)
     plain = _write(llm, control, prompt, sampling, n_tokens, speculate=False)
     fast = _write(llm, control, prompt, sampling, n_tokens, speculate=True)
     comparison.prompts += 1

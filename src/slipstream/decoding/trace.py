@@ -1,0 +1,75 @@
+"""What a trace tells of a round: what every drafter would have proposed, what was decided, what it cost and gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .drafting import Asked
+from .statistics import Round
+
+
+@dataclass(frozen=True)
+class TracedRound:
+    """A round, and the full proposals at each place that it went past: one before every token that was committed.
+
+    `predicted_s` is what control expected of the pass that took `pass_s`; the other names are those of `Round`.
+    """
+
+    seq: int
+    n_context: int
+    tokens: tuple[int, ...]
+    drafter: str
+    drafted: int
+    accepted: int
+    width: int
+    predicted_s: float
+    pass_s: float
+    draft_s: float
+    total_s: float
+    proposals: tuple[tuple[Asked, ...], ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, for JSON. Times in seconds."""
+        data = dict(vars(self))
+        data["proposals"] = [[_asked(asked) for asked in place] for place in self.proposals]
+        return data
+
+
+def traced(done: Round, predicted_s: float, proposals: tuple[tuple[Asked, ...], ...]) -> TracedRound:
+    """The record of a round."""
+    return TracedRound(
+        seq=done.seq,
+        n_context=done.n_context,
+        tokens=done.tokens,
+        drafter=done.drafter,
+        drafted=done.drafted,
+        accepted=done.accepted,
+        width=done.width,
+        predicted_s=predicted_s,
+        pass_s=done.pass_s,
+        draft_s=done.draft_s,
+        total_s=done.total_s,
+        proposals=proposals,
+    )
+
+
+class Trace(Protocol):
+    """Where a trace goes."""
+
+    def request(self, prompt: Sequence[int], first: int) -> None:
+        """A prompt (token ids) was read, and its answer begins with the token `first`."""
+
+    def round(self, done: TracedRound) -> None:
+        """A round was committed."""
+
+
+def _asked(asked: Asked) -> dict[str, Any]:
+    return {
+        "drafter": asked.drafter,
+        "tokens": asked.draft.tokens.tolist(),
+        "survival": [round(s, 4) for s in asked.draft.survival.tolist()],
+        "backlog": asked.backlog,
+        "seconds": asked.seconds,
+    }

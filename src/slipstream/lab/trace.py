@@ -1,0 +1,157 @@
+"""Trace files: written while a model answers, read for simulation. One JSON object a line, the text as token ids.
+
+The first line says of what (`kind` "run"): model, cost curve, widths of exact mode. Each prompt has a line of kind
+"request", each round one of kind "round" with the fields of `decoding.trace.TracedRound`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from slipstream.decoding.cost import CostCurve
+from slipstream.decoding.trace import TracedRound
+from slipstream.errors import InputError
+from slipstream.llm import LLM
+
+FORMAT = 1
+
+
+class TraceWriter:
+    """Implements `decoding.trace.Trace` by a file. A context manager; `category` is written with each request.
+
+    A trace that is there already is gone on with. Raises InputError where the path holds something else or can't be
+    written.
+    """
+
+    def __init__(self, path: Path, llm: LLM, model: str) -> None:
+        self.category = ""
+        head = {
+            "kind": "run",
+            "slipstream_trace": FORMAT,
+            "model": model,
+            "drafters": [drafter.name for drafter in llm.drafters],
+            "cost": llm.control.cost.to_data(),
+            "draft_costs": {name: [r.token_s, r.read_s] for name, r in llm.control.records.items()},
+            "widths": llm.control.widths,
+        }
+        try:
+            if path.exists() and path.stat().st_size and not _is_trace(path):
+                raise InputError(f"{path} is not a trace.", "Choose another path; this file was left as it is.")
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"The trace {path} cannot be written: {error.strerror}.", "Choose another path.") from None
+        self._write(head)
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def request(self, prompt: Sequence[int], first: int) -> None:
+        self._write({"kind": "request", "category": self.category, "prompt": list(prompt), "first": first})
+
+    def round(self, done: TracedRound) -> None:
+        self._write({"kind": "round", **done.to_data()})
+        self._file.flush()
+
+    def _write(self, data: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(data) + "\n")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a drafter proposed at a place: tokens and survival, and the seconds that it took."""
+
+    tokens: tuple[int, ...]
+    survival: tuple[float, ...]
+    seconds: float
+
+
+@dataclass
+class TracedRequest:
+    """A request as it went: prompt and answer (token ids), and by drafter what it said at each place of the answer.
+
+    `said[name][i]` is what stood to follow `answer[: i + 1]`. `predicted` and `measured` are seconds of the passes.
+    """
+
+    category: str
+    prompt: list[int]
+    answer: list[int]
+    said: dict[str, dict[int, Said]] = field(default_factory=dict)
+    predicted: list[float] = field(default_factory=list)
+    measured: list[float] = field(default_factory=list)
+
+
+@dataclass
+class TracedRun:
+    """Requests to one loaded model. `draft_costs`: by drafter that costs time, seconds a token drafted and read."""
+
+    model: str
+    cost: CostCurve
+    draft_costs: dict[str, tuple[float, float]]
+    widths: tuple[int, ...]
+    requests: list[TracedRequest] = field(default_factory=list)
+
+
+def read(path: Path) -> list[TracedRun]:
+    """The runs of a trace. Raises InputError, with the line, where it isn't one; a last line cut short is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The trace {path} cannot be read: {error}.", "Give a file written by --trace.") from None
+    runs: list[TracedRun] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            _take(runs, json.loads(line))
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            if number >= len(lines) - 1 and runs:
+                break
+            raise InputError(f"{path}, line {number}: no line of a trace.", "Give a file written by --trace.") from None
+    if not any(run.requests for run in runs):
+        raise InputError(f"{path} holds no requests.", "Write one with `slipstream run MODEL --trace FILE`.")
+    return runs
+
+
+def _take(runs: list[TracedRun], data: dict[str, Any]) -> None:
+    """One line more; raises whatever comes of a line that is no part of a trace."""
+    if data["kind"] == "run":
+        cost = CostCurve.from_data(data["cost"])
+        if cost is None or data["slipstream_trace"] != FORMAT:
+            raise ValueError("another format")
+        costs = {str(name): (float(token_s), float(read_s)) for name, (token_s, read_s) in data["draft_costs"].items()}
+        runs.append(TracedRun(str(data["model"]), cost, costs, tuple(map(int, data["widths"]))))
+    elif data["kind"] == "request":
+        prompt = [int(token) for token in data["prompt"]]
+        runs[-1].requests.append(TracedRequest(str(data["category"]), prompt, [int(data["first"])]))
+    elif data["kind"] == "round":
+        _take_round(runs[-1].requests[-1], data)
+    else:
+        raise ValueError("another kind of line")
+
+
+def _take_round(request: TracedRequest, data: dict[str, Any]) -> None:
+    tokens = [int(token) for token in data["tokens"]]
+    for place, proposals in enumerate(data["proposals"], len(request.answer) - 1):
+        for asked in proposals:
+            said = Said(tuple(map(int, asked["tokens"])), tuple(map(float, asked["survival"])), float(asked["seconds"]))
+            request.said.setdefault(str(asked["drafter"]), {})[place] = said
+    request.answer += tokens
+    request.predicted.append(float(data["predicted_s"]))
+    request.measured.append(float(data["pass_s"]))
+
+
+def _is_trace(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.readline(1 << 16)
+    try:
+        return bool(json.loads(head)["slipstream_trace"] == FORMAT)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
