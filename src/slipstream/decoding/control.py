@@ -107,9 +107,9 @@ class Control:
         if self._plain_is_due:
             return None
         record = self.records.get(drafter)
-        if record is None:
-            return Budget(room, FLOOR)
         plain_s = self.plain_s(standing.n_context)
+        if record is None:
+            return Budget(room, self._floor(plain_s, standing.n_context))
         best = max(so_far * plain_s, 1.0)
         reading_s = record.reading_s(standing.backlog)
         gain_s = min(standing.n_left, HORIZON) * plain_s * (1 / best - 1 / record.hope)
@@ -123,6 +123,11 @@ class Control:
         widths = self._fits(1, 1 + room, 1 + room, standing.n_context)
         price = tuple(rate * self.cost.time(w, standing.n_context) for w in widths)
         return Budget(room, FLOOR, price, rate * record.token_s)
+
+    def _floor(self, plain_s: float, n_context: int) -> float:
+        """The survival below which even half of what a token adds to a pass would never be worth it."""
+        added = min((self.cost.time(1 + n, n_context) - plain_s) / n for n in (3, 7, 15, MAX_WIDTH - 1))
+        return max(FLOOR, min(0.5 * added / plain_s, 0.5))
 
     def asked(self, drafter: str, n_steps: int, backlog: int, seconds: float) -> None:
         """A drafter that was asked took so many seconds for `n_steps` tokens, reading its backlog first."""
