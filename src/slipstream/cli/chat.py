@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,8 +14,7 @@ from slipstream.cli.models import printable
 from slipstream.errors import InputError, TemplateError
 
 if TYPE_CHECKING:
-    from slipstream.decoding.sampling import Sampling
-    from slipstream.llm import LLM, Completion
+    from slipstream.llm import Completion, Generation
 
 
 @options.grouped
@@ -24,6 +25,7 @@ def chat(
     think: options.Think = None,
     stats: options.Stats = False,
     show_drafts: options.ShowDrafts = False,
+    trace: options.TraceFile = None,
     max_tokens: options.MaxTokens = -1,
     stop: options.Stop = None,
     *,
@@ -33,7 +35,7 @@ def chat(
     """Talk with a model; an empty line or Ctrl-D ends the conversation, Ctrl-C an answer."""
     sampling = choosing.sampling()
     n_max = options.max_tokens(max_tokens)
-    with loading.open(model, template, think) as llm:
+    with loading.open(model, template, think) as llm, options.tracing(trace, llm, model) as traced:
         if llm.template is None:
             raise TemplateError("This model has no chat template.", "Give one with --template FILE.")
         messages = [{"role": "system", "content": system}] if system else []
@@ -41,7 +43,10 @@ def chat(
             line = _ask()
             if not line:
                 return
-            completion = _turn(llm, messages, line, sampling, n_max, stop or [], think, stats, show_drafts)
+            answer = partial(
+                llm.stream, sampling=sampling, max_tokens=n_max, stop=stop or (), think=think, trace=traced
+            )
+            completion = _turn(answer, messages, line, stats, show_drafts)
             if completion is not None:
                 options.warn_if_inexact(loading, completion, model)
 
@@ -59,13 +64,9 @@ def _ask() -> str:
 
 
 def _turn(
-    llm: LLM,
+    answer: Callable[[list[dict[str, str]]], Generation],
     messages: list[dict[str, str]],
     line: str,
-    sampling: Sampling,
-    n_max: int | None,
-    stop: list[str],
-    think: bool | None,
     stats: bool,
     show_drafts: bool,
 ) -> Completion | None:
@@ -74,7 +75,7 @@ def _turn(
 
     messages.append({"role": "user", "content": line})
     try:
-        generation = llm.stream(messages, sampling, n_max, stop, think)
+        generation = answer(messages)
     except (InputError, TemplateError) as error:
         # The line is too long for the context, or none for the template: the person goes on, and nothing is lost.
         typer.echo(f"slipstream: {printable(str(error))}", err=True)

@@ -17,6 +17,7 @@ try:
     from slipstream.cli.models import models, printable
     from slipstream.cli.pull import pull
     from slipstream.cli.run import run
+    from slipstream.cli.simulate import simulate
     from slipstream.cli.verify import verify
     from slipstream.errors import SlipstreamError
 except KeyboardInterrupt:  # within the first moments
@@ -37,6 +38,7 @@ app.command()(chat)
 app.command()(models)
 app.command()(pull)
 app.command()(verify)
+app.command()(simulate)
 
 
 def _version(wanted: bool) -> None:

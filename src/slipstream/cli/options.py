@@ -6,6 +6,7 @@ import functools
 import inspect
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
@@ -16,6 +17,7 @@ from slipstream.errors import InputError
 
 if TYPE_CHECKING:
     from slipstream.decoding.sampling import Sampling
+    from slipstream.lab.trace import TraceWriter
     from slipstream.llm import LLM, Completion
     from slipstream.loading import WidthProbe
 
@@ -55,6 +57,12 @@ DraftDevice = Annotated[
 CacheTypeK = Annotated[str, _option(LOADING, "--cache-type-k", "-ctk", help="Type of the K cache: f16, q8_0, …")]
 CacheTypeV = Annotated[str, _option(LOADING, "--cache-type-v", "-ctv", help="Type of the V cache: f16, q8_0, …")]
 FlashAttention = Annotated[str, _option(LOADING, "--flash-attn", "-fa", help="auto, on or off.")]
+Corpus = Annotated[
+    str,
+    _option(
+        LOADING, "--corpus", help="Where drafts find past requests: auto (those since loading), off, or a file to keep."
+    ),
+]
 Yes = Annotated[bool, _option(LOADING, "--yes", "-y", help="Download without asking.")]
 
 Temperature = Annotated[float, _option(SAMPLING, "--temp", "--temperature", help="0 always takes the likeliest token.")]
@@ -88,6 +96,10 @@ Think = Annotated[
     bool | None, typer.Option("--think/--no-think", help="For templates that know it.", rich_help_panel=OUTPUT)
 ]
 System = Annotated[str | None, _option(OUTPUT, "--system", "-sys", help="The system message.")]
+TraceFile = Annotated[
+    Path | None,
+    _option(OUTPUT, "--trace", help="A file that gets every decision: one JSON object a round, texts as token ids."),
+]
 Stats = Annotated[bool, _option(OUTPUT, "--stats", help="A live line of figures, and a table at the end.")]
 ShowDrafts = Annotated[bool, _option(OUTPUT, "--show-drafts", help="Accepted draft tokens in another colour.")]
 
@@ -137,6 +149,7 @@ class LoadingOptions:
     cache_type_k: CacheTypeK = "f16"
     cache_type_v: CacheTypeV = "f16"
     flash_attn: FlashAttention = "auto"
+    corpus: Corpus = "auto"
     yes: Yes = False
 
     def open(
@@ -168,6 +181,7 @@ class LoadingOptions:
                 template=source,
                 exact=self.exact,
                 width_probe=width_probe,
+                corpus=self.corpus,
                 confirm=_always if self.yes else confirm,
                 progress=progress,
             )
@@ -187,6 +201,13 @@ def warn_if_inexact(loading: LoadingOptions, completion: Completion, model: str)
             f"`slipstream verify {model} --probe` compares them all the way.",
             err=True,
         )
+
+
+def tracing(path: Path | None, llm: LLM, model: str) -> AbstractContextManager[TraceWriter | None]:
+    """Opens the trace that was asked for, if one was. Raises InputError where it can't be written."""
+    from slipstream.lab.trace import TraceWriter
+
+    return TraceWriter(path, llm, model) if path is not None else nullcontext()
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

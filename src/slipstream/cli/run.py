@@ -32,6 +32,7 @@ def run(
     stats: options.Stats = False,
     show_drafts: options.ShowDrafts = False,
     logprobs: options.Logprobs = None,
+    trace: options.TraceFile = None,
     max_tokens: options.MaxTokens = -1,
     stop: options.Stop = None,
     *,
@@ -48,10 +49,11 @@ def run(
         raise InputError("--raw uses no chat template.", "Leave --system and --template away, or --raw.")
     if logprobs is not None and not as_json:
         raise InputError("--logprobs are given in the JSON object.", "Add --json.")
-    with loading.open(model, template, think) as llm:
+    with loading.open(model, template, think) as llm, options.tracing(trace, llm, model) as traced:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
-        generation = llm.stream(text if raw else messages, sampling, n_max, stop or (), think, logprobs=logprobs)
+        given = text if raw else messages
+        generation = llm.stream(given, sampling, n_max, stop or (), think, logprobs=logprobs, trace=traced)
         if as_json:
             try:
                 for _ in generation:

@@ -121,13 +121,14 @@ class OnClock:
 
 
 Script = Callable[[int, Sequence[int]], tuple[Sequence[int], Sequence[float]]]
-"""What a drafter says of a sequence behind its tokens: tokens, and how sure it is of each, given those before."""
+"""What a drafter says of a text, by its number, behind the tokens so far: tokens, and how sure it is of each."""
 
 
 class Model:
     """A drafter that writes token by token, as a small model does: what a script says, in simulated time.
 
-    It learns how far to trust each tenth of its confidence, as `drafters.model` does.
+    The texts are numbered as they are begun. It learns how far to trust each tenth of its confidence, as
+    `drafters.model` does.
     """
 
     can_continue = False
@@ -137,11 +138,15 @@ class Model:
         self.script, self.cost, self.clock = script, cost, clock
         self.acceptance = Acceptance([0.05 + 0.1 * band for band in range(10)], prior_weight=4.0)
         self.acceptances: Mapping[str, Acceptance] = {"chosen": self.acceptance}
+        self._n_begun = 0
+        self._number: dict[int, int] = {}
         self._tokens: dict[int, list[int]] = {}
         self._unread: dict[int, int] = {}
         self._drafted: dict[int, list[tuple[int, int]]] = {}
 
     def begin(self, seq: int, tokens: Sequence[int]) -> None:
+        self._number[seq] = self._n_begun
+        self._n_begun += 1
         self._tokens[seq] = list(tokens)
         self._unread[seq] = len(tokens)
         self._drafted[seq] = []
@@ -150,7 +155,7 @@ class Model:
         return self._unread[seq]
 
     def propose(self, seq: int, budget: Budget, choice: Choice, behind: Sequence[int] = ()) -> Draft:
-        tokens, sure = self.script(seq, self._tokens[seq])
+        tokens, sure = self.script(self._number[seq], self._tokens[seq])
         drafted: list[tuple[int, int]] = []
         survival: list[float] = []
         alive, n_steps = 1.0, 0
