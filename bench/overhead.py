@@ -109,8 +109,8 @@ def rounds_ms(sampling: Sampling, lift: float, n: int) -> list[float]:
         prepared.inside_s, began = 0.0, time.perf_counter()
         (done,) = ring.step([state])
         took = time.perf_counter() - began - prepared.inside_s
-        if done.width == 1:
-            continue  # one in a hundred, by which control learns what plain decoding costs
+        if done.drafter != prepared.name:
+            continue  # after one plain round in a hundred the suffix drafter's turn may come
         assert done.accepted == done.drafted == N_DRAFT, "every round verifies a chain of 8 to its end"
         if i >= 5:
             times.append(took * 1e3)

@@ -23,8 +23,8 @@ REST_STEP = 0.1
 HORIZON = 128
 """Reading a long backlog must pay within this many tokens, or those that are left."""
 
-PLAIN_EVERY, DRIFT = 100, 0.2
-"""A plain round tells what plain decoding costs now: after so many others, or where the scale of costs moved so far."""
+PLAIN_EVERY, DRIFT_EVERY, DRIFT = 100, 8, 0.2
+"""A plain round tells what plain decoding costs now: after so many others, or a few if the scale of costs moved."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Control:
         gain_s = min(standing.n_left, HORIZON) * plain_s * (1 / best - 1 / record.hope)
         self._probing.discard(drafter)
         if gain_s <= reading_s:
-            if not self.probes.may(drafter, record.draft_s + reading_s):
+            if not self.probes.may(drafter, record.probe_s(plain_s) + reading_s):
                 return None
             self._probing.add(drafter)
         # What the time, of drafting and of verifying, would bring elsewhere.
@@ -143,6 +143,8 @@ class Control:
 
         `n_context`: how long the sequences are, on average.
         """
+        if self._plain_is_due and not any(map(len, drafts)):
+            limit = len(drafts)  # not padded either: width 1 is what is to be measured
         rate, nodes, width = self._best(drafts, limit, n_context)
         self._probing.discard(WIDTH)
         if len(drafts) == 1 and not self.widths and drafts[0].q is None:
@@ -207,8 +209,9 @@ class Control:
         if WIDTH in self._probing:
             loss_s = pass_s - n_tokens / self._expected_rate
             self.probes.spent(WIDTH, loss_s, loss_s < 0)
-        self._n_since_plain = 0 if width == 1 else self._n_since_plain + 1
-        stale = self._n_since_plain >= PLAIN_EVERY or abs(self.cost.drift) > DRIFT
+        self._n_since_plain = 0 if width == 1 or self._plain_is_due else self._n_since_plain + 1
+        drifted = abs(self.cost.drift) > DRIFT and self._n_since_plain >= DRIFT_EVERY
+        stale = drifted or self._n_since_plain >= PLAIN_EVERY
         self._plain_is_due = stale and n_sequences == 1 and self.widths[:1] in ((), (1,))
 
     def learn(self, drafter: str, outcome: Outcome) -> None:
@@ -218,4 +221,5 @@ class Control:
             return
         record.learn(outcome, drafter in self._probing)
         if drafter in self._probing:
-            self.probes.spent(drafter, outcome.draft_s, outcome.was_right)
+            lost_s = outcome.pass_s - outcome.tokens * outcome.plain_s
+            self.probes.spent(drafter, outcome.draft_s + max(lost_s, 0.0), outcome.was_right)

@@ -97,10 +97,9 @@ class Record:
         """Seconds for a backlog, beyond what comes with each round."""
         return max(backlog - USUAL_BACKLOG, 0) * self.read_s
 
-    @property
-    def draft_s(self) -> float:
-        """Expected seconds of a draft, without a backlog."""
-        return self._mean.draft_s
+    def probe_s(self, plain_s: float) -> float:
+        """Seconds that asking it is expected to cost where it does not pay: drafting, and a pass too wide."""
+        return max(self._mean.draft_s, (self._mean.cost - self._mean.tokens) * plain_s)
 
     @property
     def speedup(self) -> float:
