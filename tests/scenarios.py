@@ -34,7 +34,7 @@ MOE = Roofline(1e9, 3e9, 100e9, 20e12, expert_bytes=60e9, n_experts=256, n_used=
 EXPERTS = {w: MOE.time(w) for w in range(1, MAX_WIDTH + 1)}
 
 N_VOCAB = 50
-FIXED_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 16, 32)
+FIXED_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 12, 32)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class World:
     helpers: dict[str, Helper]
     told: dict[int, float] | None = None
     noise: bool = False
-    n_tokens: int = 2400
+    n_tokens: int = 2000
     seed: int = 0
 
     def texts(self, n: int = 1) -> list[Text]:
@@ -161,8 +161,8 @@ WORLDS: dict[str, World] = {
     "nearly free verification": World(GPU, {"model": Helper(constant(0.8), 0.002)}),
     "a free drafter": World(STEPS, {"suffix": Helper(constant(0.8))}),
     "a free drafter on a GPU": World(GPU, {"suffix": Helper(constant(0.6))}),
-    "acceptance falls": World(GPU, {"model": Helper(lambda i: 0.9 if i < 1200 else 0.05, 0.002)}),
-    "acceptance rises": World(GPU, {"model": Helper(lambda i: 0.05 if i < 1200 else 0.9, 0.002)}),
+    "acceptance falls": World(GPU, {"model": Helper(lambda i: 0.9 if i < 1000 else 0.05, 0.002)}),
+    "acceptance rises": World(GPU, {"model": Helper(lambda i: 0.05 if i < 1000 else 0.9, 0.002)}),
     "text in stretches": World(STEPS, {"suffix": Helper(lambda i: 0.97 if i // 200 % 2 else 0.2)}),
     "experts": World(EXPERTS, {"model": Helper(constant(0.8), 0.002), "suffix": Helper(constant(0.5))}),
     "free and better": World(GPU, {"suffix": Helper(constant(0.5)), "model": Helper(constant(0.85), 0.002)}),

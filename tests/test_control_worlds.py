@@ -46,7 +46,7 @@ def test_probes_take_one_percent_of_the_time_at_most():
 @pytest.mark.parametrize(("name", "pays"), [("acceptance falls", False), ("acceptance rises", True)])
 def test_when_the_text_changes_a_drafter_goes_off_or_comes_back(name, pays):
     steps = controlled(WORLDS[name])
-    before, after = from_token(steps, 1100), from_token(steps, 1700)
+    before, after = from_token(steps, 900), from_token(steps, 1500)
     drafted = [done.drafted > 0 for step in steps for _, done in step.rounds]
     assert np.mean(drafted[30:before]) > 0.9 if not pays else np.mean(drafted[30:before]) < 0.05
     assert np.mean(drafted[after:]) > 0.9 if pays else np.mean(drafted[after:]) < 0.05
@@ -56,8 +56,8 @@ BATCHES = {1: 0.020, 8: 0.021, 16: 0.022, 32: 0.026, 64: 0.040, 128: 0.078, 256:
 """A machine that reads its weights once for some thirty tokens, and then computes."""
 
 
-def loaded(n_parallel: int, control: Control, n_tokens: int = 600) -> float:
-    world = World(BATCHES, {"suffix": Helper(constant(0.8))}, n_tokens=n_tokens)
+def loaded(n_parallel: int, control: Control) -> float:
+    world = World(BATCHES, {"suffix": Helper(constant(0.8))}, n_tokens=600 if n_parallel < 16 else 200)
     world_s = CostCurve(BATCHES, max_width=256)
     return rate(play(world, control, ["suffix"], n_parallel, lambda width, n_context: world_s.time(width)))
 
@@ -66,7 +66,7 @@ def loaded(n_parallel: int, control: Control, n_tokens: int = 600) -> float:
 def test_with_many_sequences_the_budget_is_near_that_of_the_best_common_length(n_parallel):
     """From one sequence, where ten tokens are worth drafting, to 64, where hardly one is."""
     curve = CostCurve(BATCHES, max_width=256)
-    best = max(loaded(n_parallel, FixedLength(curve, n, {})) for n in (0, 1, 2, 3, 4, 6, 8, 12, 16))
+    best = max(loaded(n_parallel, FixedLength(curve, n, {})) for n in (0, 1, 2, 3, 4, 6, 8, 12))
     assert loaded(n_parallel, Control(curve)) > 0.95 * best
 
 

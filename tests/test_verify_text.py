@@ -43,7 +43,7 @@ SEED = 2
 @pytest.fixture(scope="module", params=["llama", "gemma3", "lfm2"])
 def tiny(request, folder) -> Iterator[tuple[LlamaModel, LlamaRuntime]]:
     path = write_tiny(folder / f"{request.param}.gguf", request.param, SEED)
-    with LlamaModel(path) as model, LlamaRuntime(model, CONTEXT.with_rollback(33)) as runtime:
+    with LlamaModel(path) as model, LlamaRuntime(model, CONTEXT.with_rollback(True)) as runtime:
         yield model, runtime
 
 

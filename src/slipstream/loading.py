@@ -90,7 +90,7 @@ def load(
     if small_gguf is not None:
         _check_pair(gguf, small_gguf)
     speculate = str(draft) != "off"
-    context = (context_options or ContextOptions()).with_rollback(MAX_WIDTH if speculate or exact else 0)
+    context = (context_options or ContextOptions()).with_rollback(speculate or bool(exact))
     with ExitStack() as opened:
         progress("loading", 0.0)
         target = opened.enter_context(LlamaModel(path, target_options, gguf))

@@ -14,7 +14,10 @@ try:
 
     from slipstream import __version__
     from slipstream.cli.chat import chat
+    from slipstream.cli.check import check
     from slipstream.cli.models import models, printable
+    from slipstream.cli.pair import pair
+    from slipstream.cli.plan import plan
     from slipstream.cli.pull import pull
     from slipstream.cli.run import run
     from slipstream.cli.simulate import simulate
@@ -39,6 +42,9 @@ app.command()(models)
 app.command()(pull)
 app.command()(verify)
 app.command()(simulate)
+app.command()(check)
+app.command()(pair)
+app.command()(plan)
 
 
 def _version(wanted: bool) -> None:

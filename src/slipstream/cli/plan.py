@@ -84,7 +84,7 @@ def _context(shape: Shape, path: Path, asked: ContextOptions, speculates: bool) 
     from slipstream.decoding.cost import MAX_WIDTH
     from slipstream.models.memory import Context
     from slipstream.runtimes.llamacpp.context import MAX_CELLS
-    from slipstream.runtimes.llamacpp.options import DEFAULT_MAX_CTX, MIN_CTX
+    from slipstream.runtimes.llamacpp.options import DEFAULT_MAX_CTX, MIN_CTX, ROLLBACK
 
     n_ctx = asked.n_ctx or min(shape.n_ctx_train, DEFAULT_MAX_CTX)
     if n_ctx < MIN_CTX:
@@ -99,7 +99,7 @@ def _context(shape: Shape, path: Path, asked: ContextOptions, speculates: bool) 
         n_batch=asked.n_batch,
         type_k=asked.cache_type_k.upper(),
         type_v=asked.cache_type_v.upper(),
-        n_rollback=MAX_WIDTH if speculates else 0,
+        n_rollback=ROLLBACK if speculates else 0,
         n_outputs=MAX_WIDTH if speculates else 1,
     )
 

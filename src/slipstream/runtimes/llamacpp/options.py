@@ -29,6 +29,11 @@ DEFAULT_MAX_CTX: Final = 8192
 """A context of the model's full training length may take more memory than anyone expects: this much unless asked."""
 
 
+ROLLBACK = 16
+"""Tokens that recurrent models can take back. With 24 snapshots and more, llama.cpp b11549 ends the process on LFM2
+models of full depth (`ggml.c`: GGML_ASSERT(obj_new)): each of them adds to a graph of limited size."""
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """n_gpu_layers: layers kept on the GPU, −1 for all. devices: names of devices, none for llama.cpp's choice."""
@@ -77,8 +82,9 @@ class ContextOptions:
                 "Use --flash-attn on, or --cache-type-v f16.",
             )
 
-    def with_rollback(self, n: int) -> ContextOptions:
-        return replace(self, n_rollback=n)
+    def with_rollback(self, speculates: bool) -> ContextOptions:
+        """With room to take back the longest draft of a recurrent model, if there are drafts at all."""
+        return replace(self, n_rollback=ROLLBACK if speculates else 0)
 
     @property
     def threads(self) -> int:
