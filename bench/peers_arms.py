@@ -1,4 +1,7 @@
-"""The arms of bench/peers.py: slipstream, llama.cpp's server in process, and engines in processes of their own.
+"""The arms of bench/peers.py: slipstream in this process, llama.cpp's servers and other engines in ones of their own.
+
+Two engines in one process would slow each other down: where a process has more OpenMP threads than there are cores,
+libgomp's barriers put them to sleep instead of spinning, and every arm runs at half its speed.
 
 All arms count the same tokens over the same span: those behind the first token, from the moment that the first is
 chosen to the moment that the last is.
@@ -19,12 +22,13 @@ llama.cpp ignores the end of the text by banning its tokens; slipstream gets the
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from peers_journal import Answer, Settings
 from peers_process import Engine
@@ -33,6 +37,7 @@ from slipstream import LLM, Sampling, load
 from slipstream.errors import InputError, RuntimeLibraryError
 from slipstream.runtimes.llamacpp import ContextOptions
 
+HERE = Path(__file__).parent
 SLIPSTREAM = ("plain", "auto", "auto+draft")
 NGRAM = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 DRAFT_N_MAX = {"draft-simple-2": 2, "draft-simple-4": 4, "draft-simple-8": 8}
@@ -98,61 +103,20 @@ class SlipstreamArm:
 
 
 class LlamaCppArm:
-    """A server of its own: what its n-gram drafters have seen stays from prompt to prompt."""
+    """A server of its own, in a process of its own: what its n-gram drafters have seen stays from prompt to prompt."""
 
-    def __init__(self, name: str, model: Path, draft: Path | None, settings: Settings) -> None:
-        import xllamacpp
-
-        self.name = name
-        self._server = xllamacpp.Server(_server_options(xllamacpp, name, model, draft, settings))
+    def __init__(self, name: str, engine: Engine) -> None:
+        self.name, self._engine = name, engine
 
     def answer(self, request: Request) -> Answer:
-        reply = self._server.handle_completions(
-            {
-                "prompt": request.tokens,
-                "n_predict": request.n_tokens,
-                "temperature": request.temperature,
-                "seed": request.seed,
-                "ignore_eos": True,
-                "cache_prompt": False,
-                "return_tokens": True,
-                "verbose": True,
-            }
-        )
-        if "error" in reply:
-            raise RuntimeLibraryError(f"llama.cpp's server ({self.name}): {reply['error']['message']}")
-        timings = reply["timings"]
-        if timings["prompt_n"] != len(request.tokens):
+        asked = {"prompt": request.tokens, "n_tokens": request.n_tokens, "banned": request.banned}
+        reply = self._engine.ask({"arm": self.name, **asked, "temperature": request.temperature, "seed": request.seed})
+        if reply["prompt_n"] != len(request.tokens):
             raise RuntimeLibraryError(
-                f"llama.cpp's server ({self.name}) read {timings['prompt_n']} prompt tokens of {len(request.tokens)}."
+                f"llama.cpp's server ({self.name}) read {reply['prompt_n']} prompt tokens of {len(request.tokens)}."
             )
-        return Answer(
-            tuple(reply["__verbose"]["tokens"]),
-            timings["predicted_n"] - 1,
-            timings["predicted_ms"] / 1e3,
-            n_drafted=timings.get("draft_n", 0) if self.name != "none" else None,
-            n_accepted=timings.get("draft_n_accepted", 0) if self.name != "none" else None,
-        )
-
-
-def _server_options(library: Any, name: str, model: Path, draft: Path | None, settings: Settings) -> Any:
-    """The options of slipstream's own context, and nothing that saves or restores a cache."""
-    options = library.CommonParams()
-    options.model.path = str(model)
-    options.n_ctx, options.n_parallel = settings.n_ctx, 1
-    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = settings.n_threads
-    options.swa_full, options.fit_params = True, False
-    options.cache_ram_mib, options.n_ctx_checkpoints = 0, 0
-    options.verbosity = -1
-    kind = "draft-simple" if name in DRAFT_N_MAX else name
-    types = library.common_speculative_type
-    options.speculative.types = [getattr(types, "COMMON_SPECULATIVE_TYPE_" + kind.upper().replace("-", "_"))]
-    if name in DRAFT_N_MAX:
-        small = options.speculative.draft
-        small.n_max = DRAFT_N_MAX[name]
-        small.mparams.path = str(draft)
-        small.cpuparams.n_threads = small.cpuparams_batch.n_threads = settings.n_threads
-    return options
+        drafted = (None, None) if self.name == "none" else (reply["n_drafted"], reply["n_accepted"])
+        return Answer(tuple(reply["tokens"]), reply["n_decoded"], reply["decode_s"], 0.0, *drafted)
 
 
 @dataclass(frozen=True)
@@ -199,7 +163,19 @@ def open_arms(
             llm = load(model, draft=drafts[name] or "auto", context_options=context, remember=False)
             arms[name] = SlipstreamArm(opened.enter_context(llm))
         elif name in LLAMA:
-            arms[name] = LlamaCppArm(name, model, draft, settings)
+            kind, n_max = ("draft-simple", DRAFT_N_MAX[name]) if name in DRAFT_N_MAX else (name, 0)
+            options = (
+                name,
+                kind,
+                str(n_max),
+                str(model),
+                str(draft or ""),
+                str(settings.n_ctx),
+                str(settings.n_threads),
+            )
+            engine = Engine(sys.executable, HERE / "peers_llamacpp.py", options)
+            opened.callback(engine.close)
+            arms[name] = LlamaCppArm(name, engine)
         else:
             arms[name] = ProcessArm(name, engines[name.removesuffix("+lookup")])
     return arms
