@@ -138,7 +138,6 @@ def run(llms: Mapping[str, LLM], prompt: Prompt, sampling: Sampling, n_tokens: i
     if not all(answer.statistics.n_decoded for answers in runs.values() for answer in answers):
         return []
     best = {name: max(answers, key=lambda a: a.statistics.tokens_per_second or 0.0) for name, answers in runs.items()}
-    plain = best["plain"].statistics
     return [across(prompt, name, best["plain"], answer) for name, answer in best.items() if name != "plain"]
 
 

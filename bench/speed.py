@@ -125,7 +125,8 @@ def main() -> None:
     sampling = Sampling(temperature=args.temperature, seed=1)
     results: list[Result] = []
     skipped = 0
-    with load(args.model, draft=args.draft) as llm:
+    # A prompt is run several times: what the first run wrote must not be known to the next.
+    with load(args.model, draft=args.draft, corpus="off", remember=False) as llm:
         prompts = read_prompts(args.prompts, args.per_category)
         for i, prompt in enumerate(prompts):
             result = measure(llm, prompt, sampling, args.tokens, args.repeats)

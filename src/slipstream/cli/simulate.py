@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,7 +80,8 @@ def read_cost(text: str) -> CostCurve:
 
 
 def _roofline(text: str) -> CostCurve:
-    from slipstream.lab.theory import Roofline
+    from slipstream.decoding.cost import MAX_WIDTH
+    from slipstream.lab.theory import N_FAR, Roofline
 
     kinds = {field.name: int if field.type == "int" else float for field in fields(Roofline)}
     given: dict[str, Any] = {}
@@ -89,14 +91,27 @@ def _roofline(text: str) -> CostCurve:
         if name not in kinds:
             raise InputError(f"--cost knows no {name!r}.", f"It knows {', '.join(kinds)}.")
         try:
-            given[name] = kinds[name](float(number))
-        except (ValueError, OverflowError):
+            given[name] = kinds[name](_finite(number))
+        except ValueError:
             raise InputError(f"--cost: {name} is {number!r}.", "Give a number, such as 936e9.") from None
     missing = [name for name in ("weight_bytes", "n_parameters", "bandwidth", "flops") if not given.get(name, 0) > 0]
     if missing or any(number < 0 for number in given.values()) or given.get("n_used", 0) > given.get("n_experts", 0):
         said = f"{', '.join(missing)} must be given, above 0" if missing else "a number is out of range"
         raise InputError(f"--cost: {said}.", "None may be negative, nor n_used more than n_experts.")
-    return Roofline(**given).curve()
+    roofline = Roofline(**given)
+    slowest, fastest = roofline.time(MAX_WIDTH, N_FAR), roofline.time(1)
+    if not 1e-7 <= fastest <= slowest <= 1e3:
+        raise InputError(
+            f"--cost: passes take {fastest:.2g} to {slowest:.2g} seconds.", "Check the figures; 1e-7 to 1000 can be."
+        )
+    return roofline.curve()
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError("no figure")
+    return value
 
 
 def _print(run: TracedRun, result: WhatIf) -> None:

@@ -82,7 +82,7 @@ class Acceptance:
             rates = [_share(r) for r in data["rates"]]
             weights = [min(_count(w), KEPT) for w in data["weights"]]
             at = [[[min(_count(n), KEPT), _share(s)] for n, s in cells] for cells in data["positions"]]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return
         n = len(self.rates)
         if len(rates) == len(weights) == len(at) == n and all(len(cells) == N_POSITIONS for cells in at):

@@ -127,9 +127,13 @@ def _far(probe: _Probe, near: Mapping[int, float], filled: float, widest: int, t
     if probe.n_context < FAR_STEP:
         probe.back_to(n_before)
         return None
-    probe.samples = {}
+    samples, probe.samples = probe.samples, {}
     seconds = probe.run_all([w for w in FAR_ORDER if w <= widest], probe.ends, tell)
-    return Far(probe.n_context, seconds) if len(seconds) > 1 else None
+    if len(seconds) > 1:
+        return Far(probe.n_context, seconds)
+    probe.samples = samples
+    probe.back_to(n_before)
+    return None
 
 
 def _robust(times: Sequence[float]) -> float:

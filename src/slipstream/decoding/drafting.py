@@ -66,7 +66,7 @@ class Drafting:
 
     def everything(self, seq: int, choice: Choice) -> tuple[Asked, ...]:
         """The full proposal of every drafter at this place, whether or not it would pay."""
-        budget = Budget(MAX_WIDTH - 1, FLOOR)
+        budget = Budget(MAX_WIDTH - 1, FLOOR, aside=True)
         return tuple(self._ask(drafter, seq, budget, choice, drafter.backlog(seq)) for drafter in self.drafters)
 
     def _ask(self, drafter: Drafter, seq: int, budget: Budget, choice: Choice, backlog: int) -> Asked:

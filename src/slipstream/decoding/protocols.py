@@ -93,13 +93,15 @@ class Budget:
     """How far a drafter may go: at most `max_tokens`, none of less than `min_survival`.
 
     price: for a drafter that costs time, what a pass over n drafted tokens costs, n = 0 … max_tokens; step: what
-    computing one of them costs; both in tokens that the time would bring elsewhere.
+    computing one of them costs; both in tokens that the time would bring elsewhere. aside: asked only to know what it
+    would say; nothing is learned from such a draft.
     """
 
     max_tokens: int
     min_survival: float = 0.0
     price: tuple[float, ...] = ()
     step: float = 0.0
+    aside: bool = False
 
     def pays(self, n_drafted: int, survival: float, rate: float, computed: bool = False) -> bool:
         """Whether to go on behind `n_drafted` tokens, if the next one survives with `survival` and more may follow.

@@ -121,7 +121,7 @@ class Record:
         """Takes over what `to_data` described; nothing where the data is damaged."""
         try:
             tokens, cost, draft_s = map(float, data)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return
         if 1.0 <= tokens <= MAX_WIDTH and 0.0 < cost < 1e6 and 0.0 < draft_s < 1e3:
             self._mean = self._latest = _Mean(tokens, cost, draft_s)

@@ -233,7 +233,9 @@ class Ring:
             logprobs=logprobs[: len(tokens)],
         )
         if self.trace is not None:
+            began = self.clock()
             self.trace.round(traced(done, times.predicted_s, proposals))
+            self._traced_s += self.clock() - began
         return done
 
     def _observe(self, state: SequenceState, tokens: Sequence[int]) -> tuple[tuple[Asked, ...], ...]:

@@ -21,14 +21,14 @@ def open_corpus(path: Path, vocabulary: str, n_tokens: int = N_TOKENS) -> Corpus
     `vocabulary` names the tokens that the ids stand for. A file that holds twice `n_tokens` is cut to the newest.
     Raises InputError where the path holds something else, or the corpus of another vocabulary.
     """
-    texts = _read(path, vocabulary)
+    texts, is_whole = _read(path, vocabulary)
     newest: list[list[int]] = []
     n_kept = 0
     while texts and n_kept < n_tokens:
         newest.append(texts.pop())
         n_kept += len(newest[-1])
     newest.reverse()
-    if not path.exists() or sum(map(len, texts)) > n_tokens:
+    if not is_whole or sum(map(len, texts)) > n_tokens:
         _write(path, vocabulary, newest)
     corpus = Corpus(n_tokens)
     for text in newest:
@@ -37,11 +37,12 @@ def open_corpus(path: Path, vocabulary: str, n_tokens: int = N_TOKENS) -> Corpus
     return corpus
 
 
-def _read(path: Path, vocabulary: str) -> list[list[int]]:
+def _read(path: Path, vocabulary: str) -> tuple[list[list[int]], bool]:
+    """The texts, and whether the file is there with its last line."""
     try:
         head, _, body = path.read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError:
-        return []
+        return [], False
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"The corpus {path} cannot be read: {error}.", "Choose another path.") from None
     said = _parsed(head)
@@ -50,7 +51,8 @@ def _read(path: Path, vocabulary: str) -> list[list[int]]:
     if said.get("vocabulary") != vocabulary:
         raise InputError(f"{path} is the corpus of a model with another vocabulary.", "Choose another path.")
     lines = map(_parsed, body.splitlines())
-    return [line for line in lines if isinstance(line, list) and line and all(type(t) is int and t >= 0 for t in line)]
+    texts = [line for line in lines if isinstance(line, list) and line and all(type(t) is int and t >= 0 for t in line)]
+    return texts, body.endswith("\n") or not body
 
 
 def _parsed(line: str) -> object:

@@ -73,13 +73,16 @@ class CommonRuntime:
         return 0
 
     def _translated(self, token: int, position: int) -> tuple[int, ...]:
-        mine = self._known.get(token)
-        if mine is None:
-            mine = self._known[token] = self._spelt(self._target.piece(token, special=True))
-        if position > 0 or not self._draft.add_bos:
-            return mine
-        begins = self._target.add_bos and token == self._target.bos
-        return (self._draft.bos,) if begins else (self._draft.bos, *mine)
+        if position == 0 and self._draft.add_bos:
+            begins = self._target.add_bos and token == self._target.bos
+            return (self._draft.bos, *(() if begins else self._own(token)))
+        return self._own(token)
+
+    def _own(self, token: int) -> tuple[int, ...]:
+        own = self._known.get(token)
+        if own is None:
+            own = self._known[token] = self._spelt(self._target.piece(token, special=True))
+        return own
 
     def _spelt(self, piece: bytes) -> tuple[int, ...]:
         """The draft's own tokens of these bytes, which need not be whole characters."""

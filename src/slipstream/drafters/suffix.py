@@ -94,13 +94,14 @@ class _Match:
 class _Text:
     """A sequence: its tokens and their automaton; where it is found in the corpus; what was drafted last.
 
-    drafted: acceptance, band and token of each, until the next token is observed.
+    drafted: acceptance, band and token of each, until one of them is wrong; n_right: how many of them have come.
     """
 
     tokens: list[int] = field(default_factory=list)
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     found: list[_Match] = field(default_factory=list)
     drafted: list[tuple[Acceptance, int, int]] = field(default_factory=list)
+    n_right: int = 0
 
 
 class SuffixDrafter:
@@ -123,12 +124,14 @@ class SuffixDrafter:
         text = self._texts.setdefault(seq, _Text())
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text.tokens, tokens, strict=False)))
         if same < len(text.tokens):
-            # What the new text does not hold goes into the corpus; the rest of it will, when the new text ends.
-            self.corpus.add(text.tokens[same:])
+            # What the new text does not hold goes into the corpus, behind as much of the rest as a match looks at; all
+            # of the rest will, when the new text ends.
+            self.corpus.add(text.tokens[max(same - len(LENGTH_BANDS), 0) :])
             text = self._texts[seq] = _Text()
             same = 0
         self._append(text, tokens[same:])
         text.found = self._find(text)
+        text.drafted, text.n_right = [], 0
 
     def backlog(self, seq: int) -> int:
         return 0
@@ -137,9 +140,8 @@ class SuffixDrafter:
         text = self._texts[seq]
         if [found.automaton for found in text.found] != list(self.corpus.generations):
             text.found = self._find(text)
-        _learn_positions(text.drafted, tokens)
-        text.drafted = []
         for token in tokens:
+            _learn_position(text, token)
             for match in self._matches(text):
                 for kind, likeliest in match.candidates():
                     match.acceptance.learn(kind, likeliest == token)
@@ -169,7 +171,8 @@ class SuffixDrafter:
             drafted.append((acceptance, kind, token))
             survival.append(alive)
             _follow(matches, token)
-        text.drafted = [] if behind else drafted
+        if not budget.aside:
+            text.drafted, text.n_right = [] if behind else drafted, 0
         return chain([token for _, _, token in drafted], survival)
 
     def _append(self, text: _Text, tokens: Iterable[int]) -> None:
@@ -212,9 +215,13 @@ def _likeliest(matches: Iterable[_Match], position: int) -> tuple[float, Accepta
     return best
 
 
-def _learn_positions(drafted: Sequence[tuple[Acceptance, int, int]], tokens: Sequence[int]) -> None:
-    """How far the last draft was right."""
-    for position, ((acceptance, kind, mine), true) in enumerate(zip(drafted, tokens, strict=False)):
-        acceptance.learn_at(kind, position, mine == true)
-        if mine != true:
-            break
+def _learn_position(text: _Text, token: int) -> None:
+    """Whether the last draft goes on being right."""
+    if text.n_right == len(text.drafted):
+        return
+    acceptance, kind, mine = text.drafted[text.n_right]
+    acceptance.learn_at(kind, text.n_right, mine == token)
+    if mine == token:
+        text.n_right += 1
+    else:
+        text.drafted, text.n_right = [], 0

@@ -163,4 +163,4 @@ def _starts(tokenizer: Tokenizer, tokens: Sequence[int], end: int) -> list[int]:
 
 def _is_boundary(text: Sequence[int], at: int) -> bool:
     """Whether a UTF-8 character begins at this byte."""
-    return at <= 0 or text[at] & 0xC0 != 0x80
+    return at < 0 or text[at] & 0xC0 != 0x80

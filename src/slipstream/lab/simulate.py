@@ -113,7 +113,7 @@ def oracle(text: Text, drafters: Sequence[Foresight], pass_s: PassTime) -> float
     reach = [max((d.accepted[i] for d in free), default=0) for i in range(n)]
     best = [0.0] * n
     for i in range(n - 2, -1, -1):
-        n_context = len(text.prompt) + i + 1
+        n_context = len(text.prompt) + i  # what the cache holds
         times = [pass_s(w, n_context) for w in range(1, MAX_WIDTH + PADDING + 1)]
         cheapest = [min(times[w : w + PADDING + 1]) for w in range(MAX_WIDTH)]
         spent = _lengths(i, n, drafters, reach)

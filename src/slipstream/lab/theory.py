@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from slipstream.decoding.acceptance import expected_tokens
 from slipstream.decoding.cost import MAX_WIDTH, CostCurve, Far
 
+N_FAR = 4096
+
 
 def speedup(acceptance: float, n_drafted: int, draft_cost: float) -> float:
     """Speed-up over plain decoding where verification is free (Leviathan et al., arXiv 2211.17192, theorem 3.8).
@@ -56,8 +58,8 @@ class Roofline:
         read = self.weight_bytes + share * self.expert_bytes + n_context * self.kv_bytes
         return self.overhead_s + max(read / self.bandwidth, 2.0 * self.n_parameters * width / self.flops)
 
-    def curve(self, n_far: int = 4096) -> CostCurve:
-        """The same as a cost curve, as if it had been measured in an empty context and behind `n_far` tokens."""
+    def curve(self) -> CostCurve:
+        """The same as a cost curve, as if it had been measured in an empty context and behind `N_FAR` tokens."""
         widths = range(1, MAX_WIDTH + 1)
-        far = Far(n_far, {w: self.time(w, n_far) for w in widths}) if self.kv_bytes else None
+        far = Far(N_FAR, {w: self.time(w, N_FAR) for w in widths}) if self.kv_bytes else None
         return CostCurve({w: self.time(w) for w in widths}, far=far)

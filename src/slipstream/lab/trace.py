@@ -7,6 +7,7 @@ The first line says of what (`kind` "run"): model, cost curve, widths of exact m
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +20,14 @@ from slipstream.errors import InputError
 from slipstream.llm import LLM
 
 FORMAT = 1
+MAX_VOCAB = 1 << 24
 
 
 class TraceWriter:
     """Implements `decoding.trace.Trace` by a file. A context manager; `category` is written with each request.
 
-    A trace that is there already is gone on with. Raises InputError where the path holds something else or can't be
-    written.
+    A trace that is there already is gone on with, behind its last whole line. Raises InputError where the path holds
+    something else or can't be written.
     """
 
     def __init__(self, path: Path, llm: LLM, model: str) -> None:
@@ -40,8 +42,10 @@ class TraceWriter:
             "widths": llm.control.widths,
         }
         try:
-            if path.exists() and path.stat().st_size and not _is_trace(path):
-                raise InputError(f"{path} is not a trace.", "Choose another path; this file was left as it is.")
+            if path.exists() and path.stat().st_size:
+                if not _is_trace(path):
+                    raise InputError(f"{path} is not a trace.", "Choose another path; this file was left as it is.")
+                _drop_cut_line(path)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise InputError(f"The trace {path} cannot be written: {error.strerror}.", "Choose another path.") from None
@@ -115,8 +119,8 @@ def read(path: Path) -> list[TracedRun]:
             if number >= len(lines) - 1 and runs:
                 break
             raise InputError(f"{path}, line {number}: no line of a trace.", "Give a file written by --trace.") from None
-    if not any(run.requests for run in runs):
-        raise InputError(f"{path} holds no requests.", "Write one with `slipstream run MODEL --trace FILE`.")
+    if not any(len(request.answer) > 1 for run in runs for request in run.requests):
+        raise InputError(f"{path} holds no rounds.", "Write one with `slipstream run MODEL --trace FILE`.")
     return runs
 
 
@@ -126,11 +130,14 @@ def _take(runs: list[TracedRun], data: dict[str, Any]) -> None:
         cost = CostCurve.from_data(data["cost"])
         if cost is None or data["slipstream_trace"] != FORMAT:
             raise ValueError("another format")
-        costs = {str(name): (float(token_s), float(read_s)) for name, (token_s, read_s) in data["draft_costs"].items()}
-        runs.append(TracedRun(str(data["model"]), cost, costs, tuple(map(int, data["widths"]))))
+        costs = {str(name): (_above_0(token), _number(read)) for name, (token, read) in data["draft_costs"].items()}
+        widths = tuple(data["widths"])
+        if any(type(w) is not int or w < 1 for w in widths) or list(widths) != sorted(set(widths)):
+            raise ValueError("widths, ascending")
+        runs.append(TracedRun(str(data["model"]), cost, costs, widths))
     elif data["kind"] == "request":
-        prompt = [int(token) for token in data["prompt"]]
-        runs[-1].requests.append(TracedRequest(str(data["category"]), prompt, [int(data["first"])]))
+        prompt = list(map(_token, data["prompt"]))
+        runs[-1].requests.append(TracedRequest(str(data["category"]), prompt, [_token(data["first"])]))
     elif data["kind"] == "round":
         _take_round(runs[-1].requests[-1], data)
     else:
@@ -138,14 +145,40 @@ def _take(runs: list[TracedRun], data: dict[str, Any]) -> None:
 
 
 def _take_round(request: TracedRequest, data: dict[str, Any]) -> None:
-    tokens = [int(token) for token in data["tokens"]]
+    tokens = list(map(_token, data["tokens"]))
     for place, proposals in enumerate(data["proposals"], len(request.answer) - 1):
         for asked in proposals:
-            said = Said(tuple(map(int, asked["tokens"])), tuple(map(float, asked["survival"])), float(asked["seconds"]))
+            survival = tuple(_number(share, 1.0) for share in asked["survival"])
+            said = Said(tuple(map(_token, asked["tokens"])), survival, _number(asked["seconds"]))
             request.said.setdefault(str(asked["drafter"]), {})[place] = said
     request.answer += tokens
-    request.predicted.append(float(data["predicted_s"]))
-    request.measured.append(float(data["pass_s"]))
+    request.predicted.append(_above_0(data["predicted_s"]))
+    request.measured.append(_number(data["pass_s"]))
+
+
+def _token(value: object) -> int:
+    if type(value) is not int or not 0 <= value < MAX_VOCAB:
+        raise ValueError("a token id")
+    return value
+
+
+def _number(value: object, most: float = 1e9) -> float:
+    if not isinstance(value, int | float) or not 0.0 <= value <= most:
+        raise ValueError("a number")
+    return float(value)
+
+
+def _above_0(value: object) -> float:
+    if value == 0:
+        raise ValueError("a number above 0")
+    return _number(value)
+
+
+def _drop_cut_line(path: Path) -> None:
+    """Of a program that was killed: what is written next must begin a line."""
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)
 
 
 def _is_trace(path: Path) -> bool:

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from slipstream.decoding.choice import Sampler
-from slipstream.decoding.control import FLOOR, Control
+from slipstream.decoding.control import Control
 from slipstream.decoding.cost import MAX_WIDTH, CostCurve
 from slipstream.decoding.protocols import Budget, Drafter
 from slipstream.decoding.record import DraftCost
@@ -22,6 +22,7 @@ from slipstream.lab.trace import TracedRequest, TracedRun
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 SUFFIX, COIN = "suffix", "draft"
 COIN_CONFIDENCE = 0.85
+ROUNDING = 1e-9
 
 
 @dataclass
@@ -68,9 +69,9 @@ class WhatIf:
         return max((self.plain, *self.fixed), key=lambda played: played.rate(category))
 
     def share(self, category: str | None = None) -> float | None:
-        """(auto − 1) ÷ (oracle − 1), None where the oracle gains nothing."""
+        """(auto − 1) ÷ (oracle − 1), None where the oracle gains nothing but the rounding of sums."""
         possible = self.speedup(self.oracle, category) - 1.0
-        return (self.speedup(self.auto, category) - 1.0) / possible if possible > 0.0 else None
+        return (self.speedup(self.auto, category) - 1.0) / possible if possible > ROUNDING else None
 
 
 Make = Callable[[Clock], Drafter]
@@ -138,7 +139,7 @@ def what_if(
     names = [request.category or "all" for request in run.requests]
     world = _World(texts, names, makers, costs, curve, run.widths)
     settings = [(name, n) for name in makers for n in LENGTHS]
-    plain = world.play("plain", (), Control(curve), n_parallel)
+    plain = world.play("plain", (), Control(_fresh(curve)), n_parallel)
     auto = world.play("auto", list(makers), Control(_fresh(curve), costs, run.widths), n_parallel)
     fixed = []
     for i, (name, n) in enumerate(settings):
@@ -199,7 +200,7 @@ def _coin(texts: Sequence[Text], acceptance: float, costs: Mapping[str, DraftCos
 
 def _accepted(texts: Sequence[Text], drafter: Drafter) -> Iterator[list[int]]:
     """For each text, how many of the tokens that the drafter would say at each place of the answer are right."""
-    budget = Budget(MAX_WIDTH - 1, FLOOR)
+    budget = Budget(MAX_WIDTH - 1)
     for text in texts:
         drafter.begin(0, [*text.prompt, *text.answer[:1]])
         choice = Sampler(Sampling(temperature=0.0), 1).bind(())
