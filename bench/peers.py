@@ -29,6 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import peers_report
+import psutil
 from peers_arms import (
     CTX_MARGIN,
     ENGINES,
@@ -88,17 +89,28 @@ class Bench:
             return "left out, too long"
         token_s, run = {}, len(self._journal.runs) - 1
         for name in rotated(settings.arms, turn):
+            before_s, began = others_s(), time.perf_counter()
             answer = self._arms[name].answer(request)
+            others = (others_s() - before_s) / (time.perf_counter() - began)
             if answer.n_decoded < 1:
                 raise RuntimeLibraryError(f"{name} wrote {len(answer.tokens)} tokens of {settings.n_tokens}.")
             token_s[name] = answer.decode_s / answer.n_decoded
             loop = is_loop(answer.tokens)
-            self._journal.measured(Measurement(prompt.id, prompt.category, name, n_prompt, loop, run, answer))
+            self._journal.measured(Measurement(prompt.id, prompt.category, name, n_prompt, loop, run, answer, others))
         return " ".join(f"{arm} {token_s[baseline(arm)] / token_s[arm]:.2f}" for arm in settings.arms[1:])
 
     def _request(self, messages: Sequence[Mapping[str, str]], n_tokens: int) -> Request:
         tokens = self._llm.prompt_tokens(messages)
         return Request(messages, tokens, n_tokens, self._settings.temperature, SEED, self._banned)
+
+
+def others_s() -> float:
+    """Seconds of the processors that neither this process nor its children took: other programs, other machines."""
+    times = psutil.cpu_times()
+    busy_s = sum(times) - times.idle - getattr(times, "iowait", 0.0)
+    mine = psutil.Process()
+    used = [process.cpu_times() for process in (mine, *mine.children(recursive=True))]
+    return float(busy_s - sum(t.user + t.system for t in used))
 
 
 def run(options: argparse.Namespace, journal: Journal) -> None:

@@ -1,8 +1,8 @@
 """What bench/peers.py writes down: one JSON object a line, each measurement as soon as it is made.
 
 A line of kind "run" (settings, versions) opens the file and every continuation of it; "measurement" is one prompt in
-one arm, "left out" a prompt that does not fit. A prompt counts once all arms have measured it in the same run; of
-several lines of one prompt and arm the last counts.
+one arm, "left out" a prompt that does not fit. A prompt counts once all arms have measured it in the same run, with
+nothing else at work on the machine; of several lines of one prompt and arm the last counts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import InputError
+
+MAX_OTHERS = 0.1
+"""Of one core: where other processes took more while an arm answered, the prompt is measured again, or left out."""
 
 MAX_PERIOD = 32
 LOOP_SHARE = 0.9
@@ -69,7 +72,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A line of the journal. loop: whether this answer is one; run: of which run, from 0."""
+    """A line of the journal. loop: whether this answer is one; run: of which run, from 0.
+
+    others: what other processes took of the processors meanwhile, in cores.
+    """
 
     id: str
     category: str
@@ -78,6 +84,7 @@ class Measurement:
     loop: bool
     run: int
     answer: Answer
+    others: float = 0.0
 
 
 def is_loop(tokens: Sequence[int]) -> bool:
@@ -138,7 +145,16 @@ class Journal:
         self._append({"kind": "left out", "id": prompt_id, "category": category, "reason": reason})
 
     def complete(self) -> dict[str, dict[str, Measurement]]:
-        """Prompts that all arms have measured in one run, in the order of their beginning, each by arm."""
+        """Prompts that all arms have measured undisturbed in one run, in the order of their beginning, each by arm."""
+        whole = self._whole_prompts()
+        return {p: m for p, m in whole.items() if all(a.others <= MAX_OTHERS for a in m.values())}
+
+    @property
+    def n_disturbed(self) -> int:
+        """How many prompts were measured while others were at work, and are left out for it."""
+        return len(self._whole_prompts()) - len(self.complete())
+
+    def _whole_prompts(self) -> dict[str, dict[str, Measurement]]:
         if not self.runs:
             return {}
         by_prompt: dict[str, dict[str, Measurement]] = {}

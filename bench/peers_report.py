@@ -88,6 +88,8 @@ def _head(journal: Journal, settings: Settings, some: Sequence[Row]) -> str:
         f"- {', '.join(f'{name} {version}' for name, version in first['versions'].items())}",
         *(f"- {run['began']}, revision {run['revision']}: `{run['command']}`" for run in journal.runs),
     ]
+    if journal.n_disturbed:
+        lines.append(f"- {journal.n_disturbed} more prompts do not count: other programs were at work meanwhile.")
     n_runs = len({arm.run for arms in journal.complete().values() for arm in arms.values()})
     if n_runs > 1:
         lines.append(f"- **Measured in {n_runs} runs: every arm's n-gram state began anew in each.**")

@@ -6,6 +6,7 @@ import importlib
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +298,12 @@ def test_an_engine_in_a_process_answers_whatever_its_libraries_print(script: Pat
 def test_an_interpreter_that_is_not_there_is_named(script: Path) -> None:
     with pytest.raises(InputError, match="no-such-python cannot be run"):
         process.Engine("no-such-python", script, [])
+
+
+def test_a_prompt_that_was_disturbed_does_not_count_and_is_measured_again(tmp_path):
+    journal = begun(tmp_path / "j.jsonl", arms=("plain", "auto"))
+    for others in 0.5, 0.02:
+        assert "a" not in journal.complete()
+        for arm, share in ("plain", 0.01), ("auto", others):
+            journal.measured(replace(measurement("a", "chat", arm, 0.01), others=share))
+    assert "a" in journal.complete() and journal.n_disturbed == 0
