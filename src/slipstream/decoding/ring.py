@@ -61,6 +61,7 @@ class Ring:
     """Runs rounds over one runtime. Drafters are asked in the order given, the free ones first.
 
     `trace`: told of every round; all drafters are then asked at every place, which is not counted in any time.
+    A draft model learns from these proposals too: how far it drafts, not what is written, may then differ.
     """
 
     def __init__(

@@ -24,14 +24,16 @@ STEPS_A_TOKEN = 4
 
 @dataclass
 class _Text:
-    """own: the text in the draft's tokens; last: its end in the target's. cached: the tokens of the draft's cache.
+    """own: the text in the draft's tokens; last: its end in the target's; unread: what came since, in the target's.
 
+    cached: the tokens of the draft's cache.
     proposed and bands: what was drafted last and how sure the model was; observed once, then empty.
     drawn: whether that was the likeliest, under a rule that draws.
     """
 
     own: GrowingText
     last: list[int]
+    unread: list[int] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
     bands: list[int] = field(default_factory=list)
@@ -79,17 +81,18 @@ class TextDrafter:
         own = GrowingText(self._draft)
         own.append(spelt(self._target, tokens[1:] if begins else tokens))
         old = self._texts.get(seq)
-        text = self._texts[seq] = _Text(own, list(tokens[-LEAD:]), old.cached if old else [])
+        text = self._texts[seq] = _Text(own, list(tokens[-LEAD:]), cached=old.cached if old else [])
         self._keep(seq, text, _n_same(text.cached, own.tokens, 0))
 
     def backlog(self, seq: int) -> int:
         text = self._texts[seq]
-        return max(len(text.own.tokens) - len(text.cached), 0)
+        return max(len(text.own.tokens) + len(text.unread) - len(text.cached), 0)
 
     def propose(self, seq: int, budget: Budget, choice: Choice, behind: Sequence[int] = ()) -> Draft:
         assert not behind, "this drafter does not continue others"
         text = self._texts[seq]
         text.proposed, text.bands, text.drawn = [], [], choice.draws
+        self._read_on(seq, text)
         n_max = min(budget.max_tokens, self.runtime.n_ctx - len(text.own.tokens))
         if n_max < 1 or not text.own.tokens:
             return EMPTY
@@ -111,13 +114,17 @@ class TextDrafter:
             if mine != true:
                 break
         text.proposed, text.bands = [], []
-        n_stayed = text.own.append(spelt(self._target, tokens))
-        text.last = [*text.last, *tokens][-LEAD:]
-        self._keep(seq, text, _n_same(text.cached, text.own.tokens, min(n_stayed, len(text.cached))))
+        text.unread += tokens
 
     def end(self, seq: int) -> None:
         if self._texts.pop(seq, None) is not None:
             self.runtime.keep(seq, 0)
+
+    def _read_on(self, seq: int, text: _Text) -> None:
+        """Takes in what was committed; rows of another text than this leave the cache."""
+        n_stayed = text.own.append(spelt(self._target, text.unread))
+        text.last, text.unread = [*text.last, *text.unread][-LEAD:], []
+        self._keep(seq, text, _n_same(text.cached, text.own.tokens, min(n_stayed, len(text.cached))))
 
     def _acceptance(self, text: _Text) -> Acceptance:
         return self.drawn_acceptance if text.drawn else self.acceptance
@@ -143,19 +150,23 @@ class TextDrafter:
         row = self._next_row(seq, text, written)
         token = self._choose(row, choice, text.proposed)
         piece = self._draft.piece(token)
-        ends = self._draft.is_eog(token)
-        if not ends and not piece:
+        end = self._end(token) if self._draft.is_eog(token) else None
+        if end is None and not piece:
             return False
         written.tokens.append(token)
         written.starts.append(len(written.data) - len(text.own.held))
         written.probabilities.append(_probability(row, token))
-        if ends:
-            place = int(self._twins.place[token])
-            written.end = place if place < self._twins.n_target else self._target.eos
-        else:
+        if end is None:
             written.data += piece
+        written.end = end
         held = text.own.held
         return written.data[: len(held)] == held[: len(written.data)]
+
+    def _end(self, token: int) -> int | None:
+        """What the target writes where the draft ends a text with this token."""
+        place = int(self._twins.place[token])
+        own = place if place < self._twins.n_target else self._target.eos
+        return own if own >= 0 else None
 
     def _choose(self, row: Logits, choice: Choice, drafted: Sequence[int]) -> int:
         self._row[self._twins.place] = row
