@@ -6,8 +6,8 @@
 The arms share weights and have contexts of their own; "both" leaves it to control which of the two it asks. No other
 drafter takes part. Each arm reads a prompt once beforehand; then they take turns, `--repeats` times each, and the
 fastest run of each counts, since other work of the machine only ever slows one down. With `--always N` every round
-drafts and verifies N tokens, whether or not that pays: it shows how often each way is right. Ratios are of summed
-decode times at the same number of tokens, with a bootstrap over prompts (95 %).
+drafts and verifies N tokens, whether or not that pays ("both" is left out): it shows how often each way is right.
+Ratios are of summed decode times at the same number of tokens, with a bootstrap over prompts (95 %).
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ def main() -> None:
     results: list[Across] = []
     with ExitStack() as opened:
         pair = load_pair(args.target, args.draft, args.threads, opened)
-        llms = {name: pair.arm(name, args.always, opened) for name in ARMS}
+        names = [name for name in ARMS if not (args.always and name == "both")]
+        llms = {name: pair.arm(name, args.always, opened) for name in names}
         prompts = read_prompts(args.prompts, args.per_category)
         for i, prompt in enumerate(prompts, 1):
             done = run(llms, prompt, sampling, args.tokens, args.repeats)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slipstream.decoding.control import PLAIN_EVERY, Control, Standing
+from slipstream.decoding.control import FIRST_PLAIN, PLAIN_EVERY, PLAIN_IN_A_ROW, Control, Standing
 from slipstream.decoding.cost import CostCurve
 from slipstream.decoding.draft import chain
 from slipstream.decoding.probes import LONGEST_WAIT, SHARE, Probes
@@ -88,12 +88,25 @@ def test_a_drafter_is_not_asked_where_the_draft_at_hand_promises_more():
 
 def test_after_many_wide_passes_one_plain_round_tells_what_plain_decoding_costs():
     control = Control(CostCurve(GPU))
-    asked = []
-    for _ in range(PLAIN_EVERY + 1):
-        asked.append(control.budget("suffix", 16) is not None)
-        control.done([8 if asked[-1] else 1], 0.021 if asked[-1] else 0.020, 0.021, 4)
-    assert asked == [True] * PLAIN_EVERY + [False]
-    assert control.budget("suffix", 16) is not None
+    plain = []
+    for number in range(600):
+        asked = control.budget("suffix", 16) is not None
+        if not asked:
+            plain.append(number)
+        control.done([8 if asked else 1], 0.021 if asked else 0.020, 0.021, 4)
+    waits = np.diff(plain)
+    assert plain[0] == FIRST_PLAIN and list(waits) == sorted(waits) and waits[-1] == PLAIN_EVERY + 1
+
+
+def test_as_long_as_plain_rounds_are_a_surprise_the_next_one_is_plain_too():
+    control = Control(CostCurve({1: 0.080, 8: 0.084}))  # measured while something else was at work
+    plain = []
+    for number in range(FIRST_PLAIN + 12):
+        asked = control.budget("suffix", 16) is not None
+        plain += [] if asked else [number]
+        control.done([8 if asked else 1], 0.084 if asked else 0.020, 0.1, 4)
+    assert 3 <= len(plain) <= PLAIN_IN_A_ROW and plain == list(range(FIRST_PLAIN, FIRST_PLAIN + len(plain)))
+    assert control.cost.time(1) == pytest.approx(0.020, rel=0.25)
 
 
 def test_probes_wait_longer_each_time_they_fail_and_not_at_all_after_a_success():

@@ -152,7 +152,7 @@ def test_past_requests_are_kept_in_memory_unless_they_shall_not_be(model, corpus
 
 
 def test_the_corpus_of_another_vocabulary_is_refused(model, tmp_path):
-    open_corpus(tmp_path / "corpus.jsonl", "another").add([1, 2, 3])
+    open_corpus(tmp_path / "corpus.jsonl", "another", 100).add([1, 2, 3])
     with pytest.raises(InputError, match="another vocabulary"):
         load(model, corpus=tmp_path / "corpus.jsonl")
 

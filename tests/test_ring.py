@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from forced import Fixed
 from toy import N_VOCAB, AlwaysTake, Clock, Scripted, ToyRuntime
 
 from slipstream.decoding.choice import Sampler
@@ -247,7 +248,7 @@ def test_a_failing_choice_takes_the_pass_back():
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "0.7", "1.2"])
 @pytest.mark.parametrize("n_seqs", [1, 3])
 def test_padding_to_a_cheaper_pass_leaves_the_text_alone(n_seqs, sampling):
-    curve = CostCurve({1: 1.0, 2: 0.9, 3: 2.0, 4: 0.5, 5: 3.0, 6: 2.9, 8: 1.0, 33: 9.0})
+    curve = Fixed({1: 1.0, 2: 0.9, 3: 2.0, 4: 0.5, 5: 3.0, 6: 2.9, 8: 1.0, 33: 9.0})
     prompts = [list(p) for p in PROMPTS[:n_seqs]]
     answers = {seq: plain(seq, sampling, prompt) for seq, prompt in enumerate(prompts)}
     runtime = ToyRuntime()

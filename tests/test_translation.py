@@ -6,6 +6,7 @@ within words (BPE), and one that puts a blank before every text (SentencePiece).
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -95,18 +96,9 @@ TOKENIZERS = {
 
 def anew(tokenizer: Longest, data: bytes) -> list[int]:
     """The tokens of the whole characters of a text."""
-    held = next(n for n in range(4) if is_whole(data[: len(data) - n]))
-    text = data[: len(data) - held].decode("utf-8", "replace")
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
     before = [tokenizer.bos] if tokenizer.add_bos else []
     return before + (tokenizer.tokenize(text, add_special=False, parse_special=True) if text else [])
-
-
-def is_whole(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        return "unexpected end" not in error.reason
-    return True
 
 
 texts = st.lists(st.sampled_from(["a", "b", "ab", " ", "é", "日", "🙂"]), min_size=1, max_size=90).map("".join)
@@ -148,6 +140,16 @@ def test_the_next_bytes_can_move_a_boundary() -> None:
     growing.append(b"a")
     growing.append(b"b")
     assert spelled_apart(growing) == [b"bab", b"ab"]
+
+
+def test_where_more_than_the_tail_is_moved_the_whole_is_read_again() -> None:
+    tokenizer = Longest(b"a", b"b", b"b" * (TAIL + 2))
+    growing = GrowingText(tokenizer)
+    text = b"a" * 30 + b"b" * (TAIL + 2)
+    for end in range(len(text)):
+        growing.append(text[end : end + 1])
+        assert growing.tokens == anew(tokenizer, text[: end + 1])
+    assert growing.tokens[-1] == 2
 
 
 def spelled_apart(growing: GrowingText) -> list[bytes]:
@@ -211,7 +213,8 @@ def test_what_goes_on_spells_the_text_and_is_what_tokenising_the_whole_gives(nam
     whole = tokenizer.cut(text.encode())
     before, after = whole[:at], whole[at:]
     data = spelt(tokenizer, after)
-    assert spelt(tokenizer, continued(tokenizer, before, data)) == data
+    within_character = data[:1] and data[0] & 0xC0 == 0x80
+    assert spelt(tokenizer, continued(tokenizer, before, data)) in ((data, b"") if within_character else (data,))
     if name == "longest" or (name == "merges" and b" " in spelt(tokenizer, before[-LEAD:])[1:]):
         assert continued(tokenizer, before, data) == after
 

@@ -150,7 +150,8 @@ def _corpus(corpus: str | Path, gguf: GGUF) -> Corpus:
         return Corpus(0 if str(corpus) == "off" else N_TOKENS)
     tokens = gguf.metadata.get("tokenizer.ggml.tokens")
     names = "\n".join(map(str, tokens)) if isinstance(tokens, tuple) else ""
-    return open_corpus(Path(corpus), hashlib.sha256(names.encode()).hexdigest())
+    n_vocab = len(tokens) if isinstance(tokens, tuple) else 0
+    return open_corpus(Path(corpus), hashlib.sha256(names.encode()).hexdigest(), n_vocab)
 
 
 def _recall(key: Mapping[str, object], control: Control, drafters: Sequence[Drafter]) -> None:
@@ -161,6 +162,7 @@ def _recall(key: Mapping[str, object], control: Control, drafters: Sequence[Draf
             acceptance.restore(_entry(data, drafter.name, name))
     for name, record in control.records.items():
         record.restore(_entry(data, "records", name))
+    control.probes.restore(_entry(data, "probes"))
 
 
 def _entry(data: object, *names: str) -> object:
@@ -172,7 +174,7 @@ def _entry(data: object, *names: str) -> object:
 def _keep(key: Mapping[str, object], control: Control, drafters: Sequence[Drafter]) -> None:
     learned = {d.name: {name: a.to_data() for name, a in d.acceptances.items()} for d in drafters}
     records = {name: record.to_data() for name, record in control.records.items()}
-    estimates.save("acceptance", key, {**learned, "records": records})
+    estimates.save("acceptance", key, {**learned, "records": records, "probes": control.probes.to_data()})
 
 
 def _key(path: Path, runtime: LlamaRuntime) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slipstream.cli.models import printable
 from slipstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -118,14 +119,14 @@ def _print(run: TracedRun, result: WhatIf) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{run.model}: speed-up over plain decoding, in simulated time")
+    table = Table(title=f"{_shown(run.model)}: speed-up over plain decoding, in simulated time")
     for name in ("category", "tokens", "plain t/s", "best fixed setting", "auto", "oracle", "share of the oracle"):
         table.add_column(name, justify="left" if name in ("category", "best fixed setting") else "right")
     for category in (*result.categories, None):
         best, share = result.best_fixed(category), result.share(category)
         tokens = result.plain.tokens
         table.add_row(
-            category or "all of them",
+            _shown(category) if category else "all of them",
             str(sum(tokens.values()) if category is None else tokens[category]),
             f"{result.plain.rate(category):.1f}",
             f"{best.policy}: {result.speedup(best, category):.2f}",
@@ -139,6 +140,13 @@ def _print(run: TracedRun, result: WhatIf) -> None:
     if measured:
         ratio = sum(m for _, m in measured) / sum(p for p, _ in measured)
         typer.echo(f"While the trace was written, passes took {ratio:.2f} of what control expected of them.")
+
+
+def _shown(text: str) -> str:
+    """What a file says of itself, harmless to the terminal and without markup."""
+    from rich.markup import escape
+
+    return escape(printable(text))
 
 
 def _data(run: TracedRun, result: WhatIf) -> dict[str, object]:

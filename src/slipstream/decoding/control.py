@@ -21,9 +21,10 @@ FLOOR = 0.02
 
 REST_STEP = 0.1
 HORIZON = 128
-"""Reading a long backlog must pay within this many tokens, or those that are left."""
+"""Reading a long backlog must pay within this many tokens, or as many as were written, or those that are left."""
 
-PLAIN_EVERY, DRIFT_EVERY, DRIFT = 100, 8, 0.2
+FIRST_PLAIN, PLAIN_EVERY, PLAIN_IN_A_ROW = 12, 100, 8
+DRIFT_EVERY, DRIFT = 8, 0.2
 """A plain round tells what plain decoding costs now: after so many others, or a few if the scale of costs moved."""
 
 
@@ -41,11 +42,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a sequence stands: tokens so far and still to come; what the drafter would have to read first."""
+    """Where a sequence stands: its tokens, those of them that were written, and those that may still come; what the
+    drafter would have to read first."""
 
     n_context: int = 0
     n_left: int = HORIZON
     backlog: int = 0
+    n_written: int = 0
 
 
 ANYWHERE = Standing()
@@ -72,6 +75,8 @@ class Control:
         self._probing: set[str] = set()
         self._expected_rate = 0.0
         self._n_since_plain = 0
+        self._n_plain_in_a_row = 0
+        self._plain_every = FIRST_PLAIN
         self._plain_is_due = False
         self._token_s = 0.0
 
@@ -112,7 +117,7 @@ class Control:
             return Budget(room, self._floor(plain_s, standing.n_context))
         best = max(so_far * plain_s, 1.0)
         reading_s = record.reading_s(standing.backlog)
-        gain_s = min(standing.n_left, HORIZON) * plain_s * (1 / best - 1 / record.hope)
+        gain_s = min(standing.n_left, max(HORIZON, standing.n_written)) * plain_s * (1 / best - 1 / record.hope)
         self._probing.discard(drafter)
         if gain_s <= reading_s:
             if not self.probes.may(drafter, record.probe_s(plain_s) + reading_s):
@@ -201,7 +206,8 @@ class Control:
         keeping books, which plain decoding spends too.
         """
         self.probes.passed(total_s)
-        self._token_s += REST_STEP * ((total_s - pass_s) / n_tokens - self._token_s)
+        rest_s = min((total_s - pass_s) / n_tokens, 4 * self._token_s + pass_s)  # a machine may have slept
+        self._token_s += REST_STEP * (rest_s - self._token_s)
         if len(widths) != 1:
             return
         (width,) = widths
@@ -209,10 +215,23 @@ class Control:
         if WIDTH in self._probing:
             loss_s = pass_s - n_tokens / self._expected_rate
             self.probes.spent(WIDTH, loss_s, loss_s < 0)
-        self._n_since_plain = 0 if width == 1 or self._plain_is_due else self._n_since_plain + 1
+        self._plain_is_due = self._wants_plain(width) and n_sequences == 1 and self.widths[:1] in ((), (1,))
+
+    def _wants_plain(self, width: int) -> bool:
+        """Whether the next round should be plain, so that what plain decoding costs stays known."""
+        was_due = self._plain_is_due
+        self._n_since_plain = 0 if width == 1 or was_due else self._n_since_plain + 1
+        if was_due:
+            # As long as such rounds are a surprise, more of them tell more.
+            self._n_plain_in_a_row += 1
+            if width == 1 and not self.cost.is_settled and self._n_plain_in_a_row < PLAIN_IN_A_ROW:
+                return True
+        self._n_plain_in_a_row = 0
         drifted = abs(self.cost.drift) > DRIFT and self._n_since_plain >= DRIFT_EVERY
-        stale = drifted or self._n_since_plain >= PLAIN_EVERY
-        self._plain_is_due = stale and n_sequences == 1 and self.widths[:1] in ((), (1,))
+        if drifted or self._n_since_plain >= self._plain_every:
+            self._plain_every = min(2 * self._plain_every, PLAIN_EVERY)
+            return True
+        return False
 
     def learn(self, drafter: str, outcome: Outcome) -> None:
         """What came of asking a drafter."""

@@ -21,10 +21,11 @@ WORTH_PADDING = 0.97
 """A wider pass must be cheaper by more than the noise of its measurement."""
 
 SCALE_STEP, BAND_STEP, SHAPE_STEP = 0.2, 0.1, 0.1
-ANCHOR_STEP, SETTLED = 0.5, 0.05
+ANCHOR_STEP, SETTLED, SURPRISING = 0.5, 0.05, 0.15
 KINSHIP = 2.0
 """A width teaches another by (narrower ÷ wider) to this power."""
 
+MOST_S = 1e5
 CLIP, SURE_CLIP = math.log(1.25), math.log(4)
 """A single pass moves an estimate by no more than a step of the first: an interrupted one must not mislead. What
 three passes agree on counts for more."""
@@ -59,6 +60,7 @@ class CostCurve:
         self._latest: dict[int, deque[float]] = {}
         self._since: set[int] = set()
         self._drift = 0.0
+        self._plain_surprise = 0.0
 
     def time(self, width: int, n_context: int = 0) -> float:
         """Expected seconds of a pass over `width` tokens behind `n_context`."""
@@ -76,16 +78,22 @@ class CostCurve:
         return width + times.index(least) if least < WORTH_PADDING * times[0] else width
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the last pass of width 1 took about what was expected of it."""
+        return abs(self._plain_surprise) < SURPRISING
+
+    @property
     def drift(self) -> float:
         """How far the common scale was moved by wider passes since the last one of width 1, as a logarithm."""
         return self._drift
 
     def observe(self, width: int, seconds: float, n_context: int = 0) -> None:
         """Corrects the curve by one pass that was really run. Wider passes than `max_width` say nothing here."""
-        if not 1 <= width <= self.max_width or seconds <= 0:
+        if not 1 <= width <= self.max_width or not 0.0 < seconds < MOST_S:
             return
         surprise = self._surprise(width, seconds, n_context)
         if width == 1:
+            self._plain_surprise = surprise
             self._anchor(surprise, n_context)
             return
         common = SCALE_STEP * max(-CLIP, min(CLIP, surprise))

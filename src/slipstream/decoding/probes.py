@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 SHARE = 0.01
 """The share of all time that may go into probes."""
 
 FIRST_WAIT, LONGEST_WAIT = 4, 256
+MOST_SAVED_S = 60.0
+"""No more of what earlier runs have saved is believed."""
 
 
 class Probes:
@@ -27,6 +30,7 @@ class Probes:
 
     @property
     def spent_s(self) -> float:
+        """Seconds spent, less what earlier runs had saved."""
         return sum(self._spent_s.values())
 
     def may(self, what: str, seconds: float) -> bool:
@@ -39,6 +43,18 @@ class Probes:
         self._spent_s[what] += max(seconds, 0.0)
         self._wait[what] = 1 if succeeded else min(2 * self._wait.get(what, FIRST_WAIT // 2), LONGEST_WAIT)
         self._next[what] = self._round + self._wait[what]
+
+    def to_data(self) -> dict[str, float]:
+        """What there was time for and was not spent, as plain data for `restore`: seconds by what may be tried."""
+        allowed = {what: SHARE * part * self.total_s for what, part in self._parts.items()}
+        return {what: max(allowed[what] - spent_s, 0.0) for what, spent_s in self._spent_s.items()}
+
+    def restore(self, data: Any) -> None:
+        """Begins with what earlier runs have saved; with nothing where the data is damaged."""
+        for what in self._spent_s:
+            saved = data.get(what) if isinstance(data, dict) else None
+            if isinstance(saved, int | float) and 0.0 <= saved <= MOST_SAVED_S:
+                self._spent_s[what] -= saved
 
     def passed(self, seconds: float) -> None:
         """A round took so long."""

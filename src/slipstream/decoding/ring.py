@@ -33,6 +33,7 @@ class SequenceState:
     limit: int
     n_top: int | None = None
     tokens: list[int] = field(default_factory=list)
+    n_prompt: int = 0
 
     @property
     def ended(self) -> bool:
@@ -61,7 +62,7 @@ class Ring:
     """Runs rounds over one runtime. Drafters are asked in the order given, the free ones first.
 
     `trace`: told of every round; all drafters are then asked at every place, which is not counted in any time.
-    A draft model learns from these proposals too: how far it drafts, not what is written, may then differ.
+    A draft model learns from these proposals too: how far it drafts may then differ.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Ring:
             is_last = start + len(chunk) == len(prompt)
             result = self.runtime.forward([Rows(state.seq, chunk, start, int(is_last))])
         passed = self.clock()
-        state.tokens = list(prompt)
+        state.tokens, state.n_prompt = list(prompt), len(prompt)
         token = state.sampler.bind(state.tokens)(result.logits[0][0], ())
         logprobs = _logprobs(state, Verdict((), (token,)), result.logits[0])
         state.tokens.append(token)
@@ -153,7 +154,9 @@ class Ring:
         if choice.draws:
             # A drawn draft is verified whole: all of them must fit into one pass.
             room = min(room, self.runtime.n_batch // n_live - 1)
-        standing = Standing(len(state.tokens), min(state.limit, self.runtime.n_ctx) - len(state.tokens))
+        n_tokens = len(state.tokens)
+        n_left = min(state.limit, self.runtime.n_ctx) - n_tokens
+        standing = Standing(n_tokens, n_left, n_written=n_tokens - state.n_prompt)
         return self._drafting.propose(state.seq, room, choice, standing)
 
     def _room(self, state: SequenceState) -> int:

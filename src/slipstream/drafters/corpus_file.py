@@ -15,13 +15,15 @@ from .corpus import N_TOKENS, Corpus
 KIND = "slipstream corpus 1"
 
 
-def open_corpus(path: Path, vocabulary: str, n_tokens: int = N_TOKENS) -> Corpus:
+def open_corpus(path: Path, vocabulary: str, n_vocab: int, n_tokens: int = N_TOKENS) -> Corpus:
     """The corpus kept in a file, which is made if there is none; what is added to it is appended at once.
 
-    `vocabulary` names the tokens that the ids stand for. A file that holds twice `n_tokens` is cut to the newest.
+    `vocabulary` names the `n_vocab` tokens that the ids stand for. A file that holds twice `n_tokens` is cut to the
+    newest. Texts that are damaged, or hold other ids, are left out.
     Raises InputError where the path holds something else, or the corpus of another vocabulary.
     """
-    texts, is_whole = _read(path, vocabulary)
+    path = path.resolve()  # a link stays one when the file is written anew
+    texts, is_whole = _read(path, vocabulary, n_vocab)
     newest: list[list[int]] = []
     n_kept = 0
     while texts and n_kept < n_tokens:
@@ -37,22 +39,30 @@ def open_corpus(path: Path, vocabulary: str, n_tokens: int = N_TOKENS) -> Corpus
     return corpus
 
 
-def _read(path: Path, vocabulary: str) -> tuple[list[list[int]], bool]:
+def _read(path: Path, vocabulary: str, n_vocab: int) -> tuple[list[list[int]], bool]:
     """The texts, and whether the file is there with its last line."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"The corpus {path} is no file.", "Choose another path.")
     try:
         head, _, body = path.read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError:
         return [], False
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"The corpus {path} cannot be read: {error}.", "Choose another path.") from None
+    if not head and not body:
+        return [], False
     said = _parsed(head)
     if not isinstance(said, dict) or said.get("kind") != KIND:
         raise InputError(f"{path} is no corpus of slipstream.", "Choose another path; this file was left as it is.")
     if said.get("vocabulary") != vocabulary:
         raise InputError(f"{path} is the corpus of a model with another vocabulary.", "Choose another path.")
     lines = map(_parsed, body.splitlines())
-    texts = [line for line in lines if isinstance(line, list) and line and all(type(t) is int and t >= 0 for t in line)]
+    texts = [line for line in lines if isinstance(line, list) and line and all(_is_token(t, n_vocab) for t in line)]
     return texts, body.endswith("\n") or not body
+
+
+def _is_token(value: object, n_vocab: int) -> bool:
+    return type(value) is int and 0 <= value < n_vocab
 
 
 def _parsed(line: str) -> object:

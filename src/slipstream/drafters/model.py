@@ -104,7 +104,8 @@ class ModelDrafter:
             band = _band(float(distribution.probabilities.max()))
             alive *= self.drawn_acceptance.rate(band, len(q))
             rate = self.drawn_acceptance.typical(len(q) + 1)
-            if alive < budget.min_survival or (q and not budget.pays(len(q), alive, rate, computed=True)):
+            stops = alive < budget.min_survival or not budget.pays(len(q), alive, rate, computed=True)
+            if q and stops:
                 break
             text.proposed.append(choice.chance.draw(Stream.DRAFT, len(q), distribution))
             text.bands.append(band)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from slipstream.decoding.cost import CostCurve
+from slipstream.decoding.cost import MAX_WIDTH, CostCurve
 from slipstream.decoding.trace import TracedRound
 from slipstream.errors import InputError
 from slipstream.llm import LLM
@@ -105,8 +105,10 @@ class TracedRun:
 
 def read(path: Path) -> list[TracedRun]:
     """The runs of a trace. Raises InputError, with the line, where it isn't one; a last line cut short is left out."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"The trace {path} is no file.", "Give a file written by --trace.")
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8").rstrip().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"The trace {path} cannot be read: {error}.", "Give a file written by --trace.") from None
     runs: list[TracedRun] = []
@@ -116,7 +118,7 @@ def read(path: Path) -> list[TracedRun]:
         try:
             _take(runs, json.loads(line))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            if number >= len(lines) - 1 and runs:
+            if number == len(lines) and runs:
                 break
             raise InputError(f"{path}, line {number}: no line of a trace.", "Give a file written by --trace.") from None
     if not any(len(request.answer) > 1 for run in runs for request in run.requests):
@@ -132,11 +134,13 @@ def _take(runs: list[TracedRun], data: dict[str, Any]) -> None:
             raise ValueError("another format")
         costs = {str(name): (_above_0(token), _number(read)) for name, (token, read) in data["draft_costs"].items()}
         widths = tuple(data["widths"])
-        if any(type(w) is not int or w < 1 for w in widths) or list(widths) != sorted(set(widths)):
+        if any(type(w) is not int or not 1 <= w <= MAX_WIDTH for w in widths) or list(widths) != sorted(set(widths)):
             raise ValueError("widths, ascending")
         runs.append(TracedRun(str(data["model"]), cost, costs, widths))
     elif data["kind"] == "request":
         prompt = list(map(_token, data["prompt"]))
+        if not prompt:
+            raise ValueError("an empty prompt")
         runs[-1].requests.append(TracedRequest(str(data["category"]), prompt, [_token(data["first"])]))
     elif data["kind"] == "round":
         _take_round(runs[-1].requests[-1], data)
@@ -146,14 +150,17 @@ def _take(runs: list[TracedRun], data: dict[str, Any]) -> None:
 
 def _take_round(request: TracedRequest, data: dict[str, Any]) -> None:
     tokens = list(map(_token, data["tokens"]))
+    predicted_s, pass_s = _above_0(data["predicted_s"]), _number(data["pass_s"])
     for place, proposals in enumerate(data["proposals"], len(request.answer) - 1):
         for asked in proposals:
             survival = tuple(_number(share, 1.0) for share in asked["survival"])
+            if list(survival) != sorted(survival, reverse=True):
+                raise ValueError("survival, never rising")
             said = Said(tuple(map(_token, asked["tokens"])), survival, _number(asked["seconds"]))
             request.said.setdefault(str(asked["drafter"]), {})[place] = said
     request.answer += tokens
-    request.predicted.append(_above_0(data["predicted_s"]))
-    request.measured.append(_number(data["pass_s"]))
+    request.predicted.append(predicted_s)
+    request.measured.append(pass_s)
 
 
 def _token(value: object) -> int:
