@@ -94,17 +94,21 @@ def main() -> None:
         path = args.trace or Path(folder) / "trace.jsonl"
         if not path.exists():
             record(args.model, args.draft, args.prompts, args.per_category, args.tokens, path)
-        (run,) = trace.read(path)
+        runs = trace.read(path)
+    run = runs[-1]
+    run.requests[:0] = [request for earlier in runs[:-1] for request in earlier.requests]
     result = what_if(run)
     rows = report(result)
     judged = {c: row for c, row in rows.items() if c != "all" and float(row["oracle"] or 0) > WORTH}
     shares = [float(row["share"] or 0) for row in judged.values()]
     met = sum(share >= GOAL for share in shares)
-    print(f"share of the oracle: goal {GOAL}, met in {met} of {len(shares)} categories; least {min(shares):.2f}")
+    least = f"; least {min(shares):.2f}" if shares else ""
+    print(f"share of the oracle: goal {GOAL}, met in {met} of {len(shares)} categories{least}")
     auto_s, wasted_s, again_s = plays(run)
     gap_s = auto_s - sum(result.oracle.seconds.values())
+    rejected = wasted_s / gap_s if gap_s > 0 else 0.0
     print(
-        f"of the {gap_s:.1f} s between control and the oracle, {wasted_s / gap_s:.0%} are passes wider than what was "
+        f"of the {gap_s:.1f} s between control and the oracle, {rejected:.0%} are passes wider than what was "
         f"accepted, the rest tokens not drafted; with all rates known before: {again_s:.1f} s instead of {auto_s:.1f} s"
     )
     summary = {
@@ -117,7 +121,7 @@ def main() -> None:
         "cost": run.cost.to_data(),
         "categories": rows,
         "gap_s": gap_s,
-        "gap_rejected": wasted_s / gap_s,
+        "gap_rejected": rejected,
         "auto_s": auto_s,
         "auto_knowing_rates_s": again_s,
     }

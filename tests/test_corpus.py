@@ -277,7 +277,7 @@ def test_the_corpus_of_another_vocabulary_is_refused_and_left_alone(tmp_path):
 
 @pytest.mark.parametrize("path", ["none/corpus.jsonl", "."])
 def test_a_path_where_no_file_can_be_is_refused(tmp_path, path):
-    with pytest.raises(InputError, match="cannot be|is no file"):
+    with pytest.raises(InputError, match=r"cannot be|is no file"):
         open_corpus(tmp_path / path, "v", N_VOCAB)
 
 

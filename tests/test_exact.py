@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from forced import Fixed, drafting, forget, knowing
 from tiny_models import write_tiny
+from width_toy import WIDTHS_OF
 
 import slipstream
 from slipstream import LLM, Sampling, estimates
@@ -111,7 +112,7 @@ KINDS = [
 @pytest.mark.parametrize(("architecture", "flash_attn", "sampling"), KINDS)
 def test_to_the_end_of_the_context_on_any_kind_of_cache(folder, tiny_drafts, architecture, flash_attn, sampling):
     with load_tiny(folder, architecture, context_options=replace(CONTEXT, flash_attn=flash_attn)) as llm:
-        assert llm.control.widths == ((1,) if architecture == "mamba" else WIDTHS[1:])
+        assert llm.control.widths == WIDTHS_OF.get(architecture, WIDTHS[1:])
 
         def ask(speculate: bool) -> Completion:
             forget(llm)

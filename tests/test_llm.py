@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forced import Fixed
 from tiny_models import write_tiny
 
 import slipstream
@@ -220,7 +221,7 @@ def test_the_same_prompt_twice_with_a_draft_model(weights, runtime, template, sm
     runtime.keep(0, 0)
     with LlamaModel(small_draft_path) as small, LlamaRuntime(small, CONTEXT) as small_runtime:
         drafter = ModelDrafter(small_runtime, runtime.n_vocab)
-        control = Control(CostCurve({1: 1.0, 33: 1.01}), {"model": DraftCost(1e-4)})
+        control = Control(Fixed({1: 1.0, 33: 1.01}), {"model": DraftCost(1e-4)})
         llm = LLM(weights.tokenizer, runtime, control, [drafter], template)
         answers = [llm.generate(user("Hello!"), GREEDY, 12, speculate=s) for s in (True, True, False)]
     assert answers[0].tokens == answers[1].tokens == answers[2].tokens
@@ -284,7 +285,7 @@ def test_a_closed_model_says_so(smollm2_path, own_cache):
 
 def new_load(path: Path, told: list[str], **options) -> Completion:
     with slipstream.load(
-        path, context_options=CONTEXT, probe_s=0.3, progress=lambda doing, done: told.append(doing), **options
+        path, context_options=CONTEXT, probe_s=1.0, progress=lambda doing, done: told.append(doing), **options
     ) as llm:
         return llm.generate(EDIT, GREEDY, 6)
 

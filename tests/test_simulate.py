@@ -183,9 +183,9 @@ def test_a_replay_takes_as_long_as_what_happened(tmp_path, options):
     rounds = traced(tmp_path / "trace.jsonl", TEXTS, **options)
     result = what_if(read(tmp_path / "trace.jsonl")[0])
     happened = sum(done.total_s for done in rounds)
-    assert sum(result.auto.seconds.values()) == pytest.approx(happened, rel=0.05)
+    assert sum(result.auto.seconds.values()) == pytest.approx(happened, rel=0.1)
     assert sum(result.auto.tokens.values()) == sum(len(done.tokens) for done in rounds)
-    assert result.auto.n_passes == pytest.approx(len(rounds), rel=0.05)
+    assert result.auto.n_passes == pytest.approx(len(rounds), rel=0.1)
     assert rate(result.auto.n_accepted, result.auto.n_drafted) == pytest.approx(accepted(rounds), abs=0.05)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_models import write_tiny
+from width_toy import WIDTHS_OF
 
 import slipstream
 from slipstream import LLM, estimates
@@ -165,7 +166,7 @@ def test_other_kinds_of_cache_are_probed(tmp_path, own_folder, architecture):
     """Rows that a snapshot brings back must be right: a wrong one would part the widths."""
     with loaded(write_tiny(tmp_path / "model.gguf", architecture), exact=True, width_probe="whole") as llm:
         assert llm.classes.reach == 4 * PAGE
-        assert llm.control.widths == ((1,) if architecture == "mamba" else WIDTHS[1:])
+        assert llm.control.widths == WIDTHS_OF.get(architecture, WIDTHS[1:])
 
 
 @pytest.mark.model

@@ -8,7 +8,8 @@ import numpy as np
 from toy import ToyRuntime
 
 from slipstream.decoding.protocols import Logits, Pass, Rows
-from slipstream.decoding.widths import PAGE
+from slipstream.decoding.widths import PAGE, WIDTHS
+from slipstream.runtimes.llamacpp.options import ROLLBACK
 
 Group = Callable[[int, int], int]
 """The class of a width, on a page of the cache: (width, page number) → a number of its own."""
@@ -58,3 +59,7 @@ class WidthToy(ToyRuntime):
                 row += self.shift(written[at])
                 row += self.shift(written[at - 1] if at else -1)
         return result
+
+
+WIDTHS_OF = {"mamba": (1,), "lfm2": tuple(w for w in WIDTHS if 1 < w <= ROLLBACK)}
+"""The widths of exact mode of architectures whose caches cannot take everything back."""

@@ -33,8 +33,9 @@ Progress = Callable[[str, float], None]
 
 WidthProbe = Literal["auto", "short", "whole"]
 
-PROBE_S = 5.0
+PROBE_S = 4.0
 DRAFT_PROBE_S = 1.0
+WIDTHS_KEPT = 4
 SMALL_BYTES = 3 << 29
 """Models of up to 1.5 GiB are probed for width classes at load; larger ones when exact mode is asked for."""
 
@@ -196,7 +197,8 @@ def _cost(path: Path, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, 
         return known
     doing = f"measuring {path.name}"
     curve = measure(runtime, text, time.perf_counter, cap_s, lambda done: progress(doing, done))
-    if cap_s > 0:
+    if len(curve.measured) >= min(WIDTHS_KEPT, runtime.n_batch):
+        # What a busy hour left time for is used now, and measured again by the next load.
         estimates.save("cost", key, curve.to_data())
     return curve
 
