@@ -34,7 +34,7 @@ MOE = Roofline(1e9, 3e9, 100e9, 20e12, expert_bytes=60e9, n_experts=256, n_used=
 EXPERTS = {w: MOE.time(w) for w in range(1, MAX_WIDTH + 1)}
 
 N_VOCAB = 50
-FIXED_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 12, 32)
+FIXED_LENGTHS = (1, 2, 3, 5, 8, 12, 32)
 
 
 @dataclass(frozen=True)

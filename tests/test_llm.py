@@ -285,7 +285,12 @@ def test_a_closed_model_says_so(smollm2_path, own_cache):
 
 def new_load(path: Path, told: list[str], **options) -> Completion:
     with slipstream.load(
-        path, context_options=CONTEXT, probe_s=1.0, progress=lambda doing, done: told.append(doing), **options
+        path,
+        context_options=CONTEXT,
+        probe_s=1.0,
+        exact=False,
+        progress=lambda doing, done: told.append(doing),
+        **options,
     ) as llm:
         return llm.generate(EDIT, GREEDY, 6)
 

@@ -98,7 +98,7 @@ Think = Annotated[
 System = Annotated[str | None, _option(OUTPUT, "--system", "-sys", help="The system message.")]
 TraceFile = Annotated[
     Path | None,
-    _option(OUTPUT, "--trace", help="A file that gets every decision: one JSON object a round, texts as token ids."),
+    _option(OUTPUT, "--trace", help="A file to append every decision to: a JSON object a round, texts as token ids."),
 ]
 Stats = Annotated[bool, _option(OUTPUT, "--stats", help="A live line of figures, and a table at the end.")]
 ShowDrafts = Annotated[bool, _option(OUTPUT, "--show-drafts", help="Accepted draft tokens in another colour.")]

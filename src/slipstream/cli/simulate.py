@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from slipstream.lab.whatif import WhatIf
 
 COST_HELP = (
-    "Another cost curve: a JSON file of seconds by width, or a roofline as NAME=NUMBER,… with weight_bytes, "
-    "n_parameters, bandwidth, flops and, if you like, overhead_s, kv_bytes, expert_bytes, n_experts, n_used."
+    'Another cost curve: a JSON file of seconds by width, {"1": 0.02, …}, or a roofline as NAME=NUMBER,… with '
+    "weight_bytes (without experts), n_parameters (that a token uses), bandwidth (bytes/s), flops (a second) and, if "
+    "you like, overhead_s (a pass), kv_bytes (a token of context), expert_bytes (all), n_experts and n_used (a layer)."
 )
 
 
