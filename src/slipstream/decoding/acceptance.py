@@ -62,6 +62,17 @@ class Acceptance:
         cell[0] = min(cell[0] + 1.0, MEMORY)
         cell[1] += (accepted - cell[1]) / cell[0]
 
+    def learn_draft(self, bands: Sequence[int], drafted: Sequence[int], tokens: Sequence[int]) -> int:
+        """Compares a draft, with the band of each of its tokens, with the tokens that came; how many of it are right."""
+        for band in bands:
+            self.meet(band)
+        for position, (mine, true, band) in enumerate(zip(drafted, tokens, bands, strict=False)):
+            self.learn(band, mine == true)
+            self.learn_at(band, position, mine == true)
+            if mine != true:
+                return position
+        return min(len(drafted), len(tokens), len(bands))
+
     def meet(self, band: int) -> None:
         """A token of this band was proposed."""
         self._seen[band] += 1.0

@@ -14,7 +14,7 @@ from .logprobs import TokenLogprob, token_logprob
 from .protocols import Drafter, Logits, Pass, Rows, Runtime
 from .record import Outcome
 from .statistics import Round
-from .trace import Trace, traced
+from .trace import Trace, TracedRound
 from .verdict import Verdict
 from .verify import verify
 
@@ -238,7 +238,7 @@ class Ring:
         )
         if self.trace is not None:
             began = self.clock()
-            self.trace.round(traced(done, times.predicted_s, proposals))
+            self.trace.round(TracedRound(**vars(done), predicted_s=times.predicted_s, proposals=proposals))
             self._traced_s += self.clock() - began
         return done
 

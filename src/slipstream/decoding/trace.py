@@ -10,49 +10,22 @@ from .drafting import Asked
 from .statistics import Round
 
 
-@dataclass(frozen=True)
-class TracedRound:
+@dataclass(frozen=True, kw_only=True)
+class TracedRound(Round):
     """A round, and the full proposals at each place that it went past: one before every token that was committed.
 
-    `predicted_s` is what control expected of the pass that took `pass_s`; the other names are those of `Round`.
+    `predicted_s` is what control expected of the pass that took `pass_s`.
     """
 
-    seq: int
-    n_context: int
-    tokens: tuple[int, ...]
-    drafter: str
-    drafted: int
-    accepted: int
-    width: int
     predicted_s: float
-    pass_s: float
-    draft_s: float
-    total_s: float
     proposals: tuple[tuple[Asked, ...], ...]
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, for JSON. Times in seconds."""
+        """Plain data, for JSON, without log-probabilities. Times in seconds."""
         data = dict(vars(self))
+        del data["logprobs"]
         data["proposals"] = [[_asked(asked) for asked in place] for place in self.proposals]
         return data
-
-
-def traced(done: Round, predicted_s: float, proposals: tuple[tuple[Asked, ...], ...]) -> TracedRound:
-    """The record of a round."""
-    return TracedRound(
-        seq=done.seq,
-        n_context=done.n_context,
-        tokens=done.tokens,
-        drafter=done.drafter,
-        drafted=done.drafted,
-        accepted=done.accepted,
-        width=done.width,
-        predicted_s=predicted_s,
-        pass_s=done.pass_s,
-        draft_s=done.draft_s,
-        total_s=done.total_s,
-        proposals=proposals,
-    )
 
 
 class Trace(Protocol):

@@ -116,15 +116,7 @@ class ModelDrafter:
     def observe(self, seq: int, tokens: Sequence[int]) -> None:
         text = self._texts[seq]
         acceptance = self.drawn_acceptance if text.drawn else self.acceptance
-        agreed = 0
-        for band in text.bands:
-            acceptance.meet(band)
-        for position, (mine, true, band) in enumerate(zip(text.proposed, tokens, text.bands, strict=False)):
-            acceptance.learn(band, mine == true)
-            acceptance.learn_at(band, position, mine == true)
-            if mine != true:
-                break
-            agreed += 1
+        agreed = acceptance.learn_draft(text.bands, text.proposed, tokens)
         if text.proposed:
             # The last proposed token was never computed; those that the text did not take are dropped.
             text.n_cached = len(text.tokens) + min(agreed, len(text.proposed) - 1)

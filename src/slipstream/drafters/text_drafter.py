@@ -105,14 +105,7 @@ class TextDrafter:
 
     def observe(self, seq: int, tokens: Sequence[int]) -> None:
         text = self._texts[seq]
-        acceptance = self._acceptance(text)
-        for band in text.bands:
-            acceptance.meet(band)
-        for position, (mine, true, band) in enumerate(zip(text.proposed, tokens, text.bands, strict=False)):
-            acceptance.learn(band, mine == true)
-            acceptance.learn_at(band, position, mine == true)
-            if mine != true:
-                break
+        self._acceptance(text).learn_draft(text.bands, text.proposed, tokens)
         text.proposed, text.bands = [], []
         text.unread += tokens
 

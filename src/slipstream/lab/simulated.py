@@ -175,15 +175,8 @@ class Model:
         return chain([token for _, token in drafted], survival)
 
     def observe(self, seq: int, tokens: Sequence[int]) -> None:
-        agreed = 0
-        for band, _ in self._drafted[seq]:
-            self.acceptance.meet(band)
-        for position, ((band, mine), true) in enumerate(zip(self._drafted[seq], tokens, strict=False)):
-            self.acceptance.learn(band, mine == true)
-            self.acceptance.learn_at(band, position, mine == true)
-            if mine != true:
-                break
-            agreed += 1
+        drafted = self._drafted[seq]
+        agreed = self.acceptance.learn_draft([band for band, _ in drafted], [token for _, token in drafted], tokens)
         self._tokens[seq] += tokens
         self._unread[seq] += len(tokens) - agreed
         self._drafted[seq] = []
