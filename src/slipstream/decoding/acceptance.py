@@ -63,7 +63,7 @@ class Acceptance:
         cell[1] += (accepted - cell[1]) / cell[0]
 
     def learn_draft(self, bands: Sequence[int], drafted: Sequence[int], tokens: Sequence[int]) -> int:
-        """Compares a draft, with the band of each of its tokens, with the tokens that came; how many of it are right."""
+        """Compares a draft, of whose tokens the bands are given, with what came; how many of it are right."""
         for band in bands:
             self.meet(band)
         for position, (mine, true, band) in enumerate(zip(drafted, tokens, bands, strict=False)):

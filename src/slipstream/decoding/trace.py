@@ -21,9 +21,8 @@ class TracedRound(Round):
     proposals: tuple[tuple[Asked, ...], ...]
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, for JSON, without log-probabilities. Times in seconds."""
-        data = dict(vars(self))
-        del data["logprobs"]
+        """Plain data, for JSON, without what control has no use for. Times in seconds."""
+        data = {name: value for name, value in vars(self).items() if name not in ("logprobs", "n_outputs")}
         data["proposals"] = [[_asked(asked) for asked in place] for place in self.proposals]
         return data
 
