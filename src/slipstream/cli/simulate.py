@@ -121,13 +121,14 @@ def _print(run: TracedRun, result: WhatIf) -> None:
     from rich.table import Table
 
     table = Table(title=f"{_shown(run.model)}: speed-up over plain decoding, in simulated time")
-    for name in ("category", "tokens", "plain t/s", "best fixed setting", "auto", "oracle", "share of the oracle"):
-        table.add_column(name, justify="left" if name in ("category", "best fixed setting") else "right")
-    for category in (*result.categories, None):
+    for name in ("category", "tokens", "plain t/s", "best fixed", "auto", "oracle", "share of the oracle"):
+        is_text = name in ("category", "best fixed")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=name == "best fixed")
+    for category in (*(result.categories if len(result.categories) > 1 else ()), None):
         best, share = result.best_fixed(category), result.share(category)
         tokens = result.plain.tokens
         table.add_row(
-            _shown(category) if category else "all of them",
+            _shown(category) if category else "total",
             str(sum(tokens.values()) if category is None else tokens[category]),
             f"{result.plain.rate(category):.1f}",
             f"{best.policy}: {result.speedup(best, category):.2f}",
