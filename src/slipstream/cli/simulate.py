@@ -128,7 +128,7 @@ def _print(run: TracedRun, result: WhatIf) -> None:
         best, share = result.best_fixed(category), result.share(category)
         tokens = result.plain.tokens
         table.add_row(
-            _shown(category) if category else "total",
+            _shown(category) if category else "all of them",
             str(sum(tokens.values()) if category is None else tokens[category]),
             f"{result.plain.rate(category):.1f}",
             f"{best.policy}: {result.speedup(best, category):.2f}",
