@@ -6,6 +6,7 @@ SlipstreamError
 │   └── PairError     target and draft do not fit together
 ├── TemplateError     a chat template cannot be rendered
 ├── DownloadError     a model cannot be fetched
+├── EngineError       another engine cannot be started, failed or answered an error
 └── RuntimeLibraryError   the llama.cpp build is missing, of another release, or refused a call
 """
 
@@ -40,6 +41,10 @@ class TemplateError(SlipstreamError):
 
 class DownloadError(SlipstreamError):
     """A model that cannot be fetched."""
+
+
+class EngineError(SlipstreamError):
+    """Another program's engine that cannot be started, ended, or answered an error."""
 
 
 class RuntimeLibraryError(SlipstreamError):

@@ -1,0 +1,1 @@
+"""Other people's engines, and slipstream itself, behind one protocol."""

@@ -1,0 +1,103 @@
+"""OpenAI's chat completions over HTTP, streamed and timed: what most servers speak."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from slipstream.errors import EngineError
+
+from .protocol import Answer, Arrivals, Request
+
+TIMEOUT_S = 600.0
+
+
+def open_client(url: str) -> httpx.Client:
+    """A client for a server on this machine or the user's network. No proxy is asked for either."""
+    return httpx.Client(base_url=url, trust_env=False, timeout=httpx.Timeout(TIMEOUT_S, connect=10.0))
+
+
+def body(request: Request, model: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The JSON of a request; `more` adds or replaces fields of one engine's own."""
+    return {
+        "model": model,
+        "messages": [dict(message) for message in request.messages],
+        "max_tokens": request.n_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **(more or {}),
+    }
+
+
+def stream_chat(
+    client: httpx.Client, name: str, asked: Mapping[str, Any], path: str = "/v1/chat/completions"
+) -> tuple[Answer, dict[str, Any]]:
+    """Asks and reads to the end: the answer by arrival, and the last fields of its own that the server sent.
+
+    These are `usage`, `timings`, `stats` and the like, each as it came last. Raises EngineError, with the server's own
+    words, for an error status, an error within the stream, a broken connection, and a stream that is none.
+    """
+    arrivals = Arrivals(time.perf_counter)
+    text: list[str] = []
+    extra: dict[str, Any] = {}
+    try:
+        with client.stream("POST", path, json=dict(asked)) as response:
+            if response.status_code != 200:
+                response.read()
+                raise EngineError(f"{name} answered status {response.status_code}: {said(response.text)}")
+            for event in _events(response, name):
+                if "error" in event:
+                    raise EngineError(f"{name} answered an error: {said(json.dumps(event['error']))}")
+                extra |= {key: value for key, value in event.items() if key not in ("choices",) and value is not None}
+                piece = _piece(event)
+                if piece:
+                    text.append(piece)
+                    arrivals.add()
+    except httpx.HTTPError as error:
+        raise EngineError(f"{name} does not answer: {type(error).__name__} {error}.".replace(" .", ".")) from None
+    usage = extra.get("usage") or {}
+    return arrivals.answer("".join(text), usage.get("completion_tokens")), extra
+
+
+def said(text: str) -> str:
+    """The message within a server's error, shortened."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return text.strip()[:500]
+    while isinstance(data, dict):
+        inner = data.get("error", data.get("message", data.get("detail")))
+        if inner is None:
+            break
+        data = inner
+    return str(data)[:500]
+
+
+def _events(response: httpx.Response, name: str) -> Iterator[dict[str, Any]]:
+    for line in response.iter_lines():
+        if not line.startswith("data:"):
+            continue
+        data = line[len("data:") :].strip()
+        if data == "[DONE]":
+            return
+        try:
+            event = json.loads(data)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict):
+            raise EngineError(f"{name} sent what is no event: {data[:200]}")
+        yield event
+
+
+def _piece(event: Mapping[str, Any]) -> str:
+    """The text that an event brings; reasoning counts, since it is decoded like the rest."""
+    for choice in event.get("choices") or ():
+        delta = choice.get("delta") or {}
+        return str(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or "")
+    return ""

@@ -1,0 +1,123 @@
+"""What a tuning run found, as plain data: `tune.json`, from which tables and the report are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+FORMAT = 1
+
+State = Literal["measured", "dropped", "failed"]
+"""measured to the end; dropped early, since its interval lay below the best; failed with its engine."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Speed against plain decoding, measured around it: geometric mean over prompts, with a 95 % interval.
+
+    n: prompts in it.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One answer as it came: (seconds since the request, tokens so far), of an arm and of plain decoding."""
+
+    prompt: str
+    category: str
+    arm: tuple[tuple[float, int], ...]
+    plain: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One setting. arm: its name (`Settings.arm`). reason: why it was dropped or failed, with the last log lines.
+
+    tokens_per_s, plain_tokens_per_s: medians over prompts. conditional[i]: accepted ÷ reached of draft token i, None
+    where not known. n_same of n_compared answers had plain decoding's greedy text; parted: where others did (prompt,
+    characters that agree).
+    """
+
+    arm: str
+    state: State
+    reason: str
+    overall: Ratio | None
+    by_category: Mapping[str, Ratio]
+    tokens_per_s: float | None
+    plain_tokens_per_s: float | None
+    acceptance_rate: float | None
+    mean_tokens_a_pass: float | None
+    conditional: tuple[float | None, ...]
+    n_same: int
+    n_compared: int
+    parted: tuple[tuple[str, int], ...]
+    timeline: Timeline | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """Settings to copy: see `engines.protocol.Rendering`."""
+
+    title: str
+    language: str
+    text: str
+    file_name: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to use. arm: "plain" for leaving speculation off, None where too little was measured to decide.
+
+    reason: in words. hint: what acceptance would suggest, beside the answer.
+    """
+
+    arm: str | None
+    ratio: Ratio | None
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """One engine at one number of requests at once."""
+
+    name: str
+    version: str
+    concurrency: int
+    arms: tuple[ArmResult, ...]
+    verdict: Verdict
+    by_category: Mapping[str, Verdict]
+    settings: tuple[Written, ...]
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """t(w) ÷ t(1) of the target at a context of `n_context` tokens; the house's own engine alone knows it."""
+
+    width: int
+    n_context: int
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A whole run. prompts: number by category. seconds: spent. started: ISO 8601. machine: in words."""
+
+    slipstream: str
+    started: str
+    seconds: float
+    command: str
+    machine: str
+    model: str
+    draft: str | None
+    n_tokens: int
+    prompts: Mapping[str, int]
+    engines: tuple[EngineResult, ...]
+    cost: tuple[CostPoint, ...] = ()
+    format: int = FORMAT
