@@ -25,6 +25,7 @@ from slipstream.runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntim
 model_needed = pytest.mark.model
 GREEDY = Sampling(temperature=0)
 CONTEXT = ContextOptions(n_ctx=512, n_threads=1)
+REPETITIVE = "猫は椅子で眠る。犬は庭で遊ぶ。\n猫は椅子で眠る。犬は庭で遊ぶ。\n猫は椅子で"
 EDIT = "Repeat this exactly:\nfor i in range(10):\n    print(i)\nfor j in range(10):\n    print(j)"
 FLAT = {1: 1.0, 33: 1.5}
 
@@ -98,8 +99,7 @@ def test_what_might_become_a_stop_string_is_shown_in_the_end(llm):
 @model_needed
 @pytest.mark.parametrize("speculate", [False, True])
 def test_characters_come_whole(llm, speculate):
-    prompt = "猫は椅子で眠る。犬は庭で遊ぶ。\n猫は椅子で眠る。犬は庭で遊ぶ。\n猫は椅子で"
-    generation = llm.stream(prompt, GREEDY, 24, speculate=speculate)
+    generation = llm.stream(REPETITIVE, GREEDY, 24, speculate=speculate)
     pieces = [piece.text for piece in generation]
     answer = generation.completion()
     raw = b"".join(map(llm.tokenizer.piece, answer.tokens))
@@ -230,7 +230,7 @@ def test_the_same_prompt_twice_with_a_draft_model(weights, runtime, template, sm
 
 @model_needed
 def test_statistics_add_up(llm):
-    generation = llm.stream(EDIT, GREEDY, 40)
+    generation = llm.stream(REPETITIVE, GREEDY, 40)
     pieces = list(generation)
     s = generation.completion().statistics
     assert s.n_tokens == len(generation.tokens) == 1 + s.n_decoded

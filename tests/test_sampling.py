@@ -13,7 +13,7 @@ from scipy import stats
 
 from slipstream.decoding.choice import Sampler
 from slipstream.decoding.noise import gumbel
-from slipstream.decoding.sampling import Chain, Sampling
+from slipstream.decoding.sampling import NO_HISTORY, Chain, Sampling
 from slipstream.decoding.truncation import at_least, min_p, top_k, top_p
 from slipstream.errors import InputError, RuntimeLibraryError
 
@@ -280,3 +280,13 @@ def test_bias_beyond_the_vocabulary_and_bans_of_everything() -> None:
     everything = Sampler(Sampling(logit_bias={0: -math.inf, 1: -math.inf}), 2)
     with pytest.raises(InputError, match="every token"):
         everything.bind([])(np.zeros(2, np.float32), [])
+
+
+@pytest.mark.parametrize("raised", [0.0, 5.0])
+def test_bias_alone_is_read_off_the_row_where_that_is_enough(raised):
+    """Banning the end of text copied every row: half a millisecond a token beside llama.cpp's server."""
+    row = np.array([1.0, 4.0, 3.0, 2.0], dtype=np.float32)
+    banned = Sampler(Sampling(temperature=0, logit_bias={0: -math.inf, 3: raised}), 4)
+    assert banned.choose(row, NO_HISTORY, 0) == (3 if raised else 1)
+    first = Sampler(Sampling(temperature=0, logit_bias={1: -math.inf}), 4)
+    assert first.choose(row, NO_HISTORY, 0) == 2

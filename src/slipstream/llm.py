@@ -247,7 +247,7 @@ class LLM:
             while not (state.ended or text.stopped):
                 (done,) = ring.step([state])
                 widths |= {done.width, done.n_outputs}
-                statistics.exact = exactly and self.classes.shows(widths, done.n_context + done.width)
+                statistics.exact = statistics.exact and self.classes.shows(widths, done.n_context + done.width)
                 n_before = len(generation.tokens)
                 pieces = self._show(generation, done, state, text)
                 plain_s = self.control.plain_token_s(done.n_context)

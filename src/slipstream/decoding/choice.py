@@ -11,7 +11,7 @@ from .chance import Chance, KeyedChance, Stream
 from .distribution import Distribution
 from .noise import CoupledChoice
 from .protocols import Logits
-from .sampling import NO_HISTORY, Chain, Sampling, require_numbers
+from .sampling import NO_HISTORY, Chain, Sampling
 
 
 class Sampler:
@@ -26,7 +26,7 @@ class Sampler:
         self.sampling = sampling
         self.chain = Chain(sampling, n_vocab)
         self._coupled = CoupledChoice(sampling.seed, sampling.temperature)
-        self._is_plain = sampling.greedy and not sampling.penalises and not sampling.logit_bias
+        self._is_plain = sampling.greedy and not sampling.penalises
 
     def choose(self, row: Logits, window: NDArray[np.integer], position: int) -> int:
         """The token at `position` (the number of tokens before it), given its raw row and what penalties look at.
@@ -34,9 +34,9 @@ class Sampler:
         Raises RuntimeLibraryError for a row without numbers, see `require_numbers`.
         """
         if self._is_plain:
-            token = int(row.argmax())
-            require_numbers(row[token])
-            return token
+            token = self.chain.unbiased_argmax(row)
+            if token is not None:
+                return token
         row = self.chain.adjust(row, window)
         if self.sampling.greedy:
             return int(row.argmax())

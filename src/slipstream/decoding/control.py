@@ -7,6 +7,7 @@ estimates. A drafter that costs time is asked only where its record says that th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -129,6 +130,11 @@ class Control:
         price = tuple(rate * self.cost.time(w, standing.n_context) for w in widths)
         return Budget(room, FLOOR, price, rate * record.token_s)
 
+    def hope(self, drafter: str) -> float:
+        """The speed, in plain decoding's, that asking a drafter promises; without bound for a free one."""
+        record = self.records.get(drafter)
+        return math.inf if record is None else record.hope
+
     def _floor(self, plain_s: float, n_context: int) -> float:
         """The survival below which even half of what a token adds to a pass would never be worth it."""
         added = min((self.cost.time(1 + n, n_context) - plain_s) / n for n in (3, 7, 15, MAX_WIDTH - 1))
@@ -234,11 +240,8 @@ class Control:
         return False
 
     def learn(self, drafter: str, outcome: Outcome) -> None:
-        """What came of asking a drafter."""
-        record = self.records.get(drafter)
-        if record is None:
-            return
-        record.learn(outcome, drafter in self._probing)
+        """What came of asking a drafter that costs time."""
+        self.records[drafter].learn(outcome, drafter in self._probing)
         if drafter in self._probing:
             lost_s = outcome.pass_s - outcome.tokens * outcome.plain_s
             self.probes.spent(drafter, outcome.draft_s + max(lost_s, 0.0), outcome.was_right)

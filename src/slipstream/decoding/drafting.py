@@ -34,7 +34,7 @@ class Proposal:
 
 
 class Drafting:
-    """Asks drafters in the order given, the free ones first."""
+    """Asks drafters: the free ones first, in the order given, then those that cost time, the most promising first."""
 
     def __init__(self, drafters: Sequence[Drafter], control: Control, clock: Clock) -> None:
         self.drafters = drafters
@@ -45,12 +45,13 @@ class Drafting:
         """The most promising draft of at most `room` tokens; later ones are asked for where control sees a gain."""
         best, rate = Proposal(), 0.0
         asked: list[Asked] = []
-        for drafter in self.drafters:
-            standing = replace(standing, backlog=drafter.backlog(seq))
-            budget = self.control.budget(drafter.name, room, rate, standing)
+        for drafter in sorted(self.drafters, key=lambda d: self.control.hope(d.name), reverse=True):
+            backlog = drafter.backlog(seq)
+            here = replace(standing, backlog=backlog) if backlog else standing
+            budget = self.control.budget(drafter.name, room, rate, here)
             if budget is None:
                 continue
-            answer = self._ask(drafter, seq, budget, choice, standing.backlog)
+            answer = self._ask(drafter, seq, budget, choice, backlog)
             self.control.asked(drafter.name, max(len(answer.draft), 1), answer.backlog, answer.seconds)
             asked.append(answer)
             if len(answer.draft) == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .choice import Sampler
+from .choice import Choice, Sampler
 from .control import Control, Plan, Standing
 from .cost import Clock
 from .draft import Draft
@@ -59,7 +59,7 @@ class _Times:
 
 
 class Ring:
-    """Runs rounds over one runtime. Drafters are asked in the order given, the free ones first.
+    """Runs rounds over one runtime. Which drafters are asked, and in which order, see `Drafting`.
 
     `trace`: told of every round; all drafters are then asked at every place, which is not counted in any time.
     A draft model learns from these proposals too: how far it drafts may then differ.
@@ -116,7 +116,8 @@ class Ring:
         if self.control.widths and len(live) > 1:
             return [done for state in live for done in self.step([state])]
         began = self.clock()
-        proposals = [self._draft(state, len(live)) for state in live]
+        choices = [state.sampler.bind(state.tokens) for state in live]
+        proposals = [self._draft(state, choice, len(live)) for state, choice in zip(live, choices, strict=True)]
         n_context = sum(len(state.tokens) for state in live) // len(live)
         plan = self.control.plan([p.draft for p in proposals], self._limit(live), n_context)
         drafts, rows = self._rows(live, [p.draft for p in proposals], plan)
@@ -125,8 +126,8 @@ class Ring:
             result = self.runtime.forward(rows)
             passed = self.clock()
             verdicts = [
-                verify(draft, logits[: 1 + len(draft)], state.sampler.bind(state.tokens))
-                for state, draft, logits in zip(live, drafts, result.logits, strict=True)
+                verify(draft, logits[: 1 + len(draft)], choice)
+                for choice, draft, logits in zip(choices, drafts, result.logits, strict=True)
             ]
             logprobs = [
                 _logprobs(state, verdict, logits)
@@ -148,9 +149,8 @@ class Ring:
         self.control.done(result.widths, times.pass_s, total_s, n_tokens, n_context, len(live))
         return rounds
 
-    def _draft(self, state: SequenceState, n_live: int) -> Proposal:
+    def _draft(self, state: SequenceState, choice: Choice, n_live: int) -> Proposal:
         room = self._room(state) // n_live if self.runtime.max_rollback is not None else self._room(state)
-        choice = state.sampler.bind(state.tokens)
         if choice.draws:
             # A drawn draft is verified whole: all of them must fit into one pass.
             room = min(room, self.runtime.n_batch // n_live - 1)
@@ -216,6 +216,8 @@ class Ring:
         width = sum(result.widths)
         plain_s = self.control.plain_s(n_context)
         for asked in proposal.asked:
+            if asked.drafter not in self.control.records:
+                continue  # a free drafter has none
             gained = accepted if asked.drafter in proposal.authors else float(asked.draft.survival.sum())
             outcome = Outcome(
                 1.0 + gained, asked.seconds, times.predicted_s, plain_s, asked.backlog, _was_right(asked.draft, tokens)

@@ -121,6 +121,7 @@ class Chain:
             _check("logit_bias token", token, token < n_vocab, f"below {n_vocab}, the size of the vocabulary")
         self._biased = np.fromiter(bias.keys(), dtype=np.intp, count=len(bias))
         self._bias = np.fromiter(bias.values(), dtype=np.float64, count=len(bias))
+        self._raises = any(amount > 0 for amount in bias.values())
         self._scratch = np.empty(n_vocab if bias or sampling.penalises else 0, dtype=np.float32)
 
     def adjust(self, row: Logits, window: NDArray[np.integer] = NO_HISTORY) -> Logits:
@@ -144,6 +145,15 @@ class Chain:
         if len(biased) and adjusted.max() == -np.inf:
             raise InputError("logit_bias bans every token.", "Leave at least one token that may be chosen.")
         return adjusted
+
+    def unbiased_argmax(self, row: Logits) -> int | None:
+        """The arg-max after bias alone where the row's own shows it: it has no bias, and no token is raised.
+
+        None where it takes the biased row to tell. Raises RuntimeLibraryError for a row without numbers.
+        """
+        token = int(row.argmax())
+        require_numbers(row[token])
+        return None if self._raises or token in self.sampling.logit_bias else token
 
     def _penalise(self, row: Logits, window: NDArray[np.integer]) -> None:
         tokens, counts = np.unique(window, return_counts=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +48,7 @@ class LlamaRuntime:
         self._held = [0] * self.n_seq_max
         self._floor = [0] * self.n_seq_max
         self._unsettled: Sequence[Rows] = ()
+        self._output, self._output_rows = ffi.NULL, np.empty((0, self.n_vocab), dtype=np.float32)
         self._make_batch()
         self.cost_key: dict[str, object] = {
             "build": RELEASE,
@@ -240,10 +242,13 @@ class LlamaRuntime:
         if n_outputs == 0:
             self._lib.llama_synchronize(self._handle)
             return tuple(np.empty((0, self.n_vocab), dtype=np.float32) for _ in rows)
-        memory = ffi.buffer(self._lib.llama_get_logits(self._handle), n_outputs * self.n_vocab * 4)
-        logits = np.frombuffer(memory, dtype=np.float32).reshape(n_outputs, self.n_vocab)
-        logits.flags.writeable = False
-        ends = np.cumsum([r.n_outputs for r in rows])
+        pointer = self._lib.llama_get_logits(self._handle)
+        if pointer != self._output or n_outputs > len(self._output_rows):
+            memory = ffi.buffer(pointer, n_outputs * self.n_vocab * 4)
+            self._output, self._output_rows = pointer, np.frombuffer(memory, dtype=np.float32).reshape(-1, self.n_vocab)
+            self._output_rows.flags.writeable = False
+        logits = self._output_rows
+        ends = accumulate(r.n_outputs for r in rows)
         return tuple(logits[end - r.n_outputs : end] for end, r in zip(ends, rows, strict=True))
 
 
