@@ -10,12 +10,13 @@ from test_ring import new_state, plain, run
 from toy import N_VOCAB, AlwaysTake, Clock, Scripted, ToyRuntime
 
 from slipstream.decoding.choice import Choice, Sampler
-from slipstream.decoding.control import ANYWHERE, FLOOR
-from slipstream.decoding.cost import MAX_WIDTH
+from slipstream.decoding.control import ANYWHERE, FLOOR, Control
+from slipstream.decoding.cost import MAX_WIDTH, CostCurve
 from slipstream.decoding.distribution import Distribution
 from slipstream.decoding.draft import Draft
 from slipstream.decoding.drafting import Drafting, Proposal
 from slipstream.decoding.protocols import Budget, Drafter
+from slipstream.decoding.record import DraftCost, Outcome
 from slipstream.decoding.ring import Ring
 from slipstream.decoding.sampling import Sampling
 from slipstream.drafters.model import ModelDrafter
@@ -60,6 +61,21 @@ def test_a_drafter_with_nothing_to_say_is_no_author():
     assert [asked.drafter for asked in proposal.asked] == ["silent"]
 
 
+@pytest.mark.parametrize("better", ["one", "other"])
+def test_of_two_that_cost_time_the_one_that_has_paid_more_is_asked_first(better):
+    """The free one before both; the other not at all where the first one's draft promises more than it ever brought."""
+    control = Control(CostCurve({1: 1.0, 33: 1.3}), dict.fromkeys(("one", "other"), DraftCost(0.01)))
+    for name in "one", "other":
+        for _ in range(60):
+            tokens = 5.0 if name == better else 1.5
+            control.learn(name, Outcome(tokens, draft_s=0.05, pass_s=1.1, plain_s=1.0))
+    drafters = [says([1, 2, 3, 4], "one"), says([5, 6, 7, 8], "other"), says([9], "free", 0.1)]
+    for drafter in drafters:
+        drafter.begin(0, TEXT)
+    proposal = Drafting(drafters, control, Clock()).propose(0, 100, CHOICE, ANYWHERE)
+    assert [asked.drafter for asked in proposal.asked] == ["free", better] and proposal.authors == (better,)
+
+
 def test_a_drawn_draft_is_never_compared():
     """A better one before it does not displace it, and nobody is asked after it: either would choose by its tokens."""
     drawn = Drawn(lambda seq, text: [1, 2], "drawn", survival=0.05)
@@ -85,7 +101,7 @@ def test_a_model_s_draft_is_gone_on_with_by_the_suffix():
 def test_the_survival_of_what_follows_is_a_product():
     suffix, model = SuffixDrafter(), says([3, 4], survival=0.9)
     survival = propose(suffix, model).draft.survival
-    tail = suffix.propose(0, Budget(32), CHOICE, [3, 4]).survival
+    tail = suffix.propose(0, Budget(32, FLOOR / 0.81), CHOICE, [3, 4]).survival
     assert survival == pytest.approx([0.9, 0.81, *(0.81 * tail)])
     assert all(np.diff(survival) <= 0) and tail[0] < 1
 

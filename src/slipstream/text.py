@@ -41,6 +41,8 @@ class TextStream:
     def _release(self, text: str, drafted: bool) -> list[Piece]:
         if self.stopped:
             return []
+        if not self._stop:
+            return [Piece(text, drafted)] if text else []
         if text:
             self._held.append(Piece(text, drafted))
         whole = "".join(piece.text for piece in self._held)

@@ -3,7 +3,8 @@
 No model: it reads the tokens alone. After Oliaro et al., "SuffixDecoding", arXiv 2411.04975, with two changes:
 an automaton of unlimited depth instead of a tree, and confidences that are learned from the text itself. Every
 committed token shows, for each suffix that stood before it, whether the likeliest continuation was right, whether
-or not it had been drafted. A corpus of past requests is searched beside the text, with confidences of its own.
+or not it had been drafted; `doubt` lowers them all where one text follows itself less than others. A corpus of past
+requests is searched beside the text, with confidences of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..decoding.draft import EMPTY, Draft, chain
 from ..decoding.protocols import Budget
 from .automaton import SuffixAutomaton
 from .corpus import Corpus
+from .doubt import Doubt
 
 N_EVIDENCE = 6
 SUFFIXES_WEIGHED = 4
@@ -95,12 +97,13 @@ class _Match:
 class _Text:
     """A sequence: its tokens and their automaton; where it is found in the corpus; what was drafted last.
 
-    drafted: acceptance, band and token of each, until one of them is wrong; n_right: how many of them have come.
+    doubt: how much less it is believed than others. drafted: acceptance, band and token of each, until one of them is wrong; n_right: how many of them have come.
     """
 
     tokens: list[int] = field(default_factory=list)
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     found: list[_Match] = field(default_factory=list)
+    doubt: Doubt = field(default_factory=Doubt)
     drafted: list[tuple[Acceptance, int, int]] = field(default_factory=list)
     n_right: int = 0
 
@@ -143,7 +146,11 @@ class SuffixDrafter:
             text.found = self._find(text)
         for token in tokens:
             _learn_position(text, token)
-            for match in self._matches(text):
+            matches = self._matches(text)
+            best = _likeliest(matches, 0)
+            if best is not None:
+                text.doubt.learn(best[0], best[3] == token)
+            for match in matches:
                 for kind, likeliest in match.candidates():
                     match.acceptance.learn(kind, likeliest == token)
             self._append(text, [token])
@@ -165,10 +172,12 @@ class SuffixDrafter:
         alive = 1.0
         while len(drafted) < budget.max_tokens:
             best = _likeliest(matches, len(behind) + len(drafted))
-            if best is None or alive * best[0] < budget.min_survival:
+            if best is None:
                 break
             rate, acceptance, kind, token = best
-            alive *= rate
+            alive *= text.doubt.lowered(rate)
+            if alive < budget.min_survival:
+                break
             drafted.append((acceptance, kind, token))
             survival.append(alive)
             _follow(matches, token)
