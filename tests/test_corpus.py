@@ -72,7 +72,7 @@ def test_a_repeated_request_has_the_same_text_in_fewer_passes(sampling):
         state = new_state(0, sampling, prompt)
         rounds.append(run(ring, [state], [prompt]))
         assert state.tokens == plain(0, sampling, prompt)
-    assert len(rounds[1]) <= 1 + N_NEW // 16 < len(rounds[0]), "each draft is right to its end"
+    assert len(rounds[1]) <= 2 + N_NEW // 16 < len(rounds[0]), "each draft is right to its end"
 
 
 def test_a_text_that_goes_on_stays_out_of_the_corpus():

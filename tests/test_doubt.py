@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from slipstream.drafters.doubt import Doubt
+from slipstream.drafters.doubt import GREEDY, SAMPLED, Doubt
 
 
 def after(share: float, confidence: float = 0.6, n: int = 60) -> Doubt:
     """The doubt of a text in which what was expected with a confidence came with another share."""
-    doubt, chance = Doubt(), random.Random(1)
+    doubt, chance = Doubt(GREEDY), random.Random(1)
     for _ in range(n):
         doubt.learn(confidence, chance.random() < share)
     return doubt
@@ -41,7 +41,16 @@ def test_doubt_fades_where_the_text_begins_to_repeat_itself():
 @pytest.mark.parametrize("confidence", [0.0, 1e-9, 1.0 - 1e-9, 1.0])
 @pytest.mark.parametrize("came", [False, True])
 def test_certainties_stay_defined(confidence, came):
-    doubt = Doubt()
+    doubt = Doubt(GREEDY)
     for _ in range(500):
         doubt.learn(confidence, came)
     assert 0.0 <= doubt.lowered(confidence) <= 1.0
+
+
+def test_a_text_that_is_sampled_is_doubted_more_at_first_and_for_its_beginning_only():
+    greedy, sampled = Doubt(GREEDY), Doubt(SAMPLED)
+    assert sampled.lowered(0.6) < greedy.lowered(0.6) < 0.6
+    for doubt in greedy, sampled:
+        for _ in range(20):
+            doubt.learn(0.6, True)
+    assert sampled.lowered(0.6) > 0.55

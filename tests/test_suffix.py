@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream.decoding.choice import Sampler
 from slipstream.decoding.protocols import Budget
+from slipstream.decoding.sampling import Sampling
 from slipstream.drafters.automaton import MAX_LINKS, SuffixAutomaton
 from slipstream.drafters.suffix import SuffixDrafter
 
+CHOICE = Sampler(Sampling(temperature=0), 8).bind([])
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
 def propose(drafter: SuffixDrafter, n: int, min_survival: float = 0.0):
-    return drafter.propose(0, Budget(n, min_survival), lambda row, prefix: 0)
+    return drafter.propose(0, Budget(n, min_survival), CHOICE)
 
 
 def occurrences(text: list[int], part: list[int]) -> list[int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-FIRST, VARIANCE = -0.3, 2.0
-"""What is believed of a text that begins: a little doubt, and little certainty of it (log-odds)."""
+GREEDY, SAMPLED, VARIANCE = -0.3, -1.0, 2.0
+"""What is believed of a text that begins (log-odds): a little doubt, more of one that is sampled, and little
+certainty of either."""
 
 MEMORY = 50.0
 """Tokens in which what was seen of the text fades."""
@@ -20,8 +21,8 @@ class Doubt:
     likeliest continuation came, which a confidence p told with variance p·(1 − p).
     """
 
-    def __init__(self) -> None:
-        self._shift = FIRST
+    def __init__(self, first: float) -> None:
+        self._first = self._shift = first
         self._precision = 1.0 / VARIANCE
 
     def lowered(self, confidence: float) -> float:
@@ -33,7 +34,7 @@ class Doubt:
         expected = _shifted(confidence, self._shift)
         kept = 1.0 - 1.0 / MEMORY
         self._precision = kept * self._precision + (1.0 - kept) / VARIANCE + expected * (1.0 - expected)
-        drawn_back = (1.0 - kept) / VARIANCE * (self._shift - FIRST)
+        drawn_back = (1.0 - kept) / VARIANCE * (self._shift - self._first)
         self._shift += (came - expected - drawn_back) / self._precision
         self._shift = max(-FARTHEST, min(FARTHEST, self._shift))
 

@@ -19,7 +19,7 @@ from ..decoding.draft import EMPTY, Draft, chain
 from ..decoding.protocols import Budget
 from .automaton import SuffixAutomaton
 from .corpus import Corpus
-from .doubt import Doubt
+from .doubt import GREEDY, SAMPLED, Doubt
 
 N_EVIDENCE = 6
 SUFFIXES_WEIGHED = 4
@@ -97,13 +97,14 @@ class _Match:
 class _Text:
     """A sequence: its tokens and their automaton; where it is found in the corpus; what was drafted last.
 
-    doubt: how much less it is believed than others. drafted: acceptance, band and token of each, until one of them is wrong; n_right: how many of them have come.
+    doubt: how much less it is believed than others, once it is known how its tokens are chosen.
+    drafted: acceptance, band and token of each, until one of them is wrong; n_right: how many of them have come.
     """
 
     tokens: list[int] = field(default_factory=list)
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     found: list[_Match] = field(default_factory=list)
-    doubt: Doubt = field(default_factory=Doubt)
+    doubt: Doubt | None = None
     drafted: list[tuple[Acceptance, int, int]] = field(default_factory=list)
     n_right: int = 0
 
@@ -148,7 +149,7 @@ class SuffixDrafter:
             _learn_position(text, token)
             matches = self._matches(text)
             best = _likeliest(matches, 0)
-            if best is not None:
+            if best is not None and text.doubt is not None:
                 text.doubt.learn(best[0], best[3] == token)
             for match in matches:
                 for kind, likeliest in match.candidates():
@@ -164,6 +165,7 @@ class SuffixDrafter:
 
     def propose(self, seq: int, budget: Budget, choice: Choice, behind: Sequence[int] = ()) -> Draft:
         text = self._texts[seq]
+        doubt = text.doubt = text.doubt or Doubt(GREEDY if choice.rule == "greedy" else SAMPLED)
         matches = self._matches(text)
         for token in behind:
             _follow(matches, token)
@@ -175,7 +177,7 @@ class SuffixDrafter:
             if best is None:
                 break
             rate, acceptance, kind, token = best
-            alive *= text.doubt.lowered(rate)
+            alive *= doubt.lowered(rate)
             if alive < budget.min_survival:
                 break
             drafted.append((acceptance, kind, token))
