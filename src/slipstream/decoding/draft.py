@@ -42,7 +42,7 @@ class Draft:
 
     @property
     def is_chain(self) -> bool:
-        return self.parents.tolist() == list(range(-1, len(self) - 1))
+        return bool(self.parents.tolist() == list(range(-1, len(self) - 1)))
 
     def select(self, nodes: Sequence[int]) -> Draft:
         """The draft of these nodes alone (ascending indices); the parent of each must be among them or `ROOT`."""
