@@ -46,7 +46,7 @@ ARMS: dict[str, tuple[type[TextDrafter] | type[IntersectionDrafter], ...]] = {
     "plain": (),
     "text": (TextDrafter,),
     "common": (IntersectionDrafter,),
-    "both": (TextDrafter, IntersectionDrafter),
+    "both": (IntersectionDrafter, TextDrafter),
 }
 PROBE_S = 5.0
 

@@ -23,10 +23,9 @@ from slipstream.decoding.cost import MAX_WIDTH
 from slipstream.models.gguf import read_gguf
 from slipstream.models.hardware import this_machine
 from slipstream.models.memory import Context, Load, Setup, plan, read_shape
-from slipstream.models.memory.measured import collected_log
 from slipstream.models.stores import part_paths
 from slipstream.runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntime, ModelOptions
-from slipstream.runtimes.llamacpp.library import RELEASE, open_library
+from slipstream.runtimes.llamacpp.library import RELEASE, collected_log, open_library
 
 MIB = 1 << 20
 LIMITS = {"weights": 3.0, "KV cache": 3.0, "all": 10.0}

@@ -11,6 +11,7 @@ import model_headers as headers
 import pytest
 import typer
 from gguf_files import write_gguf
+from tiny_models import LETTERS, write_tiny
 
 from slipstream.cli.plan import plan as command
 from slipstream.errors import InputError, ModelError, SlipstreamError
@@ -152,6 +153,16 @@ def test_the_command_shows_parts_bars_and_a_verdict(run, tmp_path):
     assert shown["verdict"] == "fits"
     assert shown["total_bytes"] == sum(part["n_bytes"] for part in shown["parts"])
     assert shown["total_bytes"] == sum(device["used_bytes"] for device in shown["devices"])
+
+
+def test_a_draft_of_another_vocabulary_has_two_contexts(run, tmp_path):
+    target, same = (write_tiny(tmp_path / f"{i}.gguf", "llama", i) for i in range(2))
+    other = write_tiny(tmp_path / "other.gguf", "llama", pieces=LETTERS[::-1])
+    shown = [json.loads(run(target, "--draft", draft, "--json")) for draft in (same, other)]
+    caches = [[p for p in plan["parts"] if (p["model"], p["name"]) == ("draft", "KV cache")] for plan in shown]
+    assert caches[1][0]["n_bytes"] == 2 * caches[0][0]["n_bytes"]
+    assert [plan["models"]["draft"]["n_contexts"] for plan in shown] == [1, 2]
+    assert "2 contexts (another vocabulary)" in run(target, "--draft", other)
 
 
 @pytest.mark.model

@@ -22,7 +22,6 @@ from slipstream.models.memory import (
     advise,
     compute_bytes,
     kv_bytes,
-    measure,
     output_bytes,
     plan,
     read_shape,
@@ -163,12 +162,12 @@ CONTEXTS = [
 
 @pytest.mark.parametrize("write", HEADERS, ids=lambda write: write.__name__)
 def test_estimates_are_near_what_llama_cpp_would_allocate(write, tmp_path):
-    from slipstream.runtimes.llamacpp.library import open_library
+    from slipstream.runtimes.llamacpp.measured import measure
 
     path = write(tmp_path)
     shape = read_shape([read_gguf(path)], X86_REPACKED)
     for context in CONTEXTS:
-        said = measure(open_library(), path, context)
+        said = measure(path, context)
         assert cache(shape, context) == pytest.approx(said.kv_bytes, rel=0.001)
         assert state(shape, context) == pytest.approx(said.state_bytes, rel=0.03, abs=0.02 * MIB)
         assert compute_bytes(shape, context) == pytest.approx(said.compute_bytes, rel=0.05)
@@ -176,9 +175,10 @@ def test_estimates_are_near_what_llama_cpp_would_allocate(write, tmp_path):
 
 def test_measuring_leaves_the_log_as_it_was(tmp_path):
     from slipstream.runtimes.llamacpp.library import ffi, open_library, take_errors
+    from slipstream.runtimes.llamacpp.measured import measure
 
     library = open_library()
-    measure(library, headers.lfm2_1b(tmp_path), Context(512))
+    measure(headers.lfm2_1b(tmp_path), Context(512))
     take_errors()
     assert library.llama_model_load_from_file(b"/nowhere.gguf", library.llama_model_default_params()) == ffi.NULL
     assert "nowhere" in take_errors()
@@ -230,6 +230,14 @@ def test_a_draft_and_a_second_context_have_caches_and_buffers_of_their_own(tmp_p
     assert own["outputs"] == output_bytes(hybrid.shape, hybrid.context) == 4 * 151936
     more = hybrid.shape.mtp_layers[0].weights_bytes + sum(own.values())
     assert with_mtp.total_bytes == plain.total_bytes + more
+
+
+def test_two_contexts_of_a_draft_share_its_weights_alone(tmp_path):
+    target, draft = (Load(shape_of(write, tmp_path), Context(8192)) for write in (headers.llama_8b, headers.llama_1b))
+    one, two = (plan(Setup(cards(24), target, replace(draft, n_contexts=n))).parts for n in (1, 2))
+    for before, after in zip(one, two, strict=True):
+        twice = before.model == "draft" and before.name != "weights"
+        assert after.n_bytes == before.n_bytes * (2 if twice else 1)
 
 
 def test_a_draft_goes_where_the_target_left_room(tmp_path):

@@ -148,7 +148,7 @@ BY_POSITION = together(
 
 CUT_BY_TOKEN = edit(
     ModelDrafter._draw,
-    ("band = _band(float(distribution", f"token = {DRAW}\n        band = _band(float(distribution"),
+    ("band = band_of(float(distribution", f"token = {DRAW}\n        band = band_of(float(distribution"),
     ("distribution.probabilities.max()", "distribution.probability(token)"),
     (f"text.proposed.append({DRAW})", "text.proposed.append(token)"),
 )

@@ -73,6 +73,12 @@ def test_equal_size_does_not_hide_other_tokens() -> None:
     assert "slipstream pair x" in found.next_step and "use_heterogeneous_vocab" in found.next_step
 
 
+def test_a_draft_of_another_vocabulary_is_told_what_it_costs_where_slipstream_can_run_it() -> None:
+    other = (*TOKENS[:2], "A", "B", *TOKENS[4:])
+    assert "a second context of the draft" in ruling(model(), model(other)).next_step
+    assert "second context" not in ruling(model(), model(other, llama__ssm__conv_kernel=4)).next_step
+
+
 def test_only_the_first_differences_are_shown_and_all_are_counted() -> None:
     tokens = tuple(f"t{i}" for i in range(100))
     compared = compare(Vocabulary.of_gguf(header(tokens)), Vocabulary.of_gguf(header(tokens[::-1])))
@@ -267,6 +273,17 @@ class TestAdvice:
         assert {"MoE target", "second GPU", "draft quantisation"} <= {
             p.topic for p in advise(target, draft, verdict(target, draft))
         }
+
+    @pytest.mark.parametrize("draft", [model(), model(tuple("abcdef"))], ids=["one vocabulary", "another"])
+    def test_the_figures_on_draft_quantisation_are_those_on_record(self, draft: Description) -> None:
+        record = Path(__file__).parents[1] / "bench" / "results" / "draft-quantisation-qwen2.5-coder-0.5b.json"
+        measured = json.loads(record.read_text(encoding="utf-8"))
+        points = advise(model(), draft, verdict(model(), draft))
+        (point,) = (p for p in points if (p.topic, p.label) == ("draft quantisation", "measured"))
+        assert f"{measured['prompts']} prompts" in point.source
+        for figures in measured["drafts"]:
+            shown = f"{figures['agreement']:.1%}".replace("%", " %"), f"{figures['t1_ms']:.1f}"
+            assert all(text in point.text for text in (*shown, f"{figures['predicted_speed_up']:.2f}"))
 
     def test_fitting_sizes_are_a_tenth_to_a_fifth(self) -> None:
         assert fitting_sizes(70e9) == pytest.approx((7e9, 14e9))

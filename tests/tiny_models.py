@@ -6,6 +6,7 @@ snapshots, `mamba` (a state-space model) cannot, `gemma3` slides a window of 16 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ N_EMBD = 64
 N_FF = 64
 N_LAYERS = 4
 WINDOW = 16
+LETTERS = tuple(chr(ord("A") + i) for i in range(N_VOCAB - 2))
 
 
 class _Weights:
@@ -49,11 +51,14 @@ class _Weights:
         self.writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
 
 
-def write_tiny(path: Path, architecture: str, seed: int = 0) -> Path:
-    """Writes a model of one of the architectures `llama`, `gemma3`, `lfm2`, `mamba`; returns its path."""
+def write_tiny(path: Path, architecture: str, seed: int = 0, pieces: Sequence[str] = LETTERS) -> Path:
+    """Writes a model of one of the architectures `llama`, `gemma3`, `lfm2`, `mamba`; returns its path.
+
+    pieces: its tokens behind the two that begin and end a text, of one letter or two.
+    """
     writer: Any = GGUFWriter(path, architecture)
     _hyperparameters(writer)
-    _vocabulary(writer)
+    _vocabulary(writer, pieces)
     weights = _Weights(writer, seed)
     weights.add("token_embd", N_VOCAB, N_EMBD, scale=1.0)
     {"llama": _llama, "gemma3": _gemma3, "lfm2": _lfm2, "mamba": _mamba}[architecture](writer, weights)
@@ -75,13 +80,12 @@ def _hyperparameters(writer: Any) -> None:
     writer.add_vocab_size(N_VOCAB)
 
 
-def _vocabulary(writer: Any) -> None:
-    letters = [chr(c) for c in range(ord("A"), ord("A") + N_VOCAB - 2)]
+def _vocabulary(writer: Any, pieces: Sequence[str]) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(["<s>", "</s>", *letters])
-    writer.add_token_types([3, 3] + [1] * (N_VOCAB - 2))
-    writer.add_token_merges(["A B"])
+    writer.add_token_list(["<s>", "</s>", *pieces])
+    writer.add_token_types([3, 3] + [1] * len(pieces))
+    writer.add_token_merges([" ".join(piece) for piece in pieces if len(piece) == 2] or ["A B"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
 

@@ -18,15 +18,20 @@ from .decoding.record import DraftCost
 from .decoding.widths import SHORT_ROWS, WHOLE_ROWS, WidthClasses, probe, starts
 from .drafters.corpus import N_TOKENS, Corpus
 from .drafters.corpus_file import open_corpus
+from .drafters.intersection import IntersectionDrafter
 from .drafters.model import ModelDrafter
 from .drafters.suffix import SuffixDrafter
+from .drafters.text_drafter import TextDrafter
+from .drafters.translation import twins
 from .errors import InputError, PairError
 from .llm import LLM
+from .models.describe import describe_gguf
 from .models.gguf import GGUF, read_gguf
-from .models.pairing import same_vocabulary
+from .models.pairing import n_draft_contexts
 from .models.resolve import Confirm, resolve
 from .models.template import ChatTemplate
-from .runtimes.llamacpp import ContextOptions, LlamaModel, LlamaRuntime, ModelOptions
+from .runtimes.llamacpp import ContextOptions as ContextOptions
+from .runtimes.llamacpp import LlamaModel, LlamaRuntime, ModelOptions
 
 Progress = Callable[[str, float], None]
 """Told what is being done, and which fraction of it is."""
@@ -67,7 +72,8 @@ def load(
 
     model: a path, "smollm2", "hf:org/repo[:quant or file]", or a name that `slipstream models` lists.
     draft: "auto" or "suffix" (the suffix drafter, which needs no model), "off" (plain decoding), or a second model,
-    named as the first; the suffix drafter stays beside it.
+    named as the first; the suffix drafter stays beside it. A model of another vocabulary drafts in two ways, by text
+    and by common tokens, each with a context of its own; whichever is measured faster is asked.
     target_options, draft_options: layers and devices of the two models. context_options: context length, threads,
     batch, KV cache types, flash attention; see `slipstream.runtimes.llamacpp`.
     template: a chat template (Jinja) instead of the model's own.
@@ -86,37 +92,34 @@ def load(
     """
     path = resolve(str(model), confirm=confirm, progress=lambda done, of: progress("fetching", done / max(of, 1)))
     gguf = read_gguf(path)
-    small_path = None if str(draft) in ("auto", "suffix", "off") else resolve(str(draft), confirm=confirm)
-    small_gguf = read_gguf(small_path) if small_path is not None else None
-    if small_gguf is not None:
-        _check_pair(gguf, small_gguf)
+    small = None if str(draft) in ("auto", "suffix", "off") else _read_draft(resolve(str(draft), confirm=confirm))
     speculate = str(draft) != "off"
     context = (context_options or ContextOptions()).with_rollback(speculate or bool(exact))
     with ExitStack() as opened:
         progress("loading", 0.0)
         target = opened.enter_context(LlamaModel(path, target_options, gguf))
         runtime = opened.enter_context(LlamaRuntime(target, context))
-        text = target.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False) or [0]
-        cost = _cost(path, runtime, text, probe_s if speculate else 0.0, progress)
         drafters: list[Drafter] = []
-        costs: dict[str, DraftCost] = {}
         if speculate:
             suffix = SuffixDrafter(_corpus(corpus, gguf))
             opened.callback(suffix.end, 0)  # its last text belongs to the corpus
             drafters.append(suffix)
-        if small_path is not None:
-            small = opened.enter_context(LlamaModel(small_path, draft_options or target_options, small_gguf))
-            small_runtime = opened.enter_context(LlamaRuntime(small, context))
-            _check_rollback(small_path, small_runtime)
-            drafters.append(ModelDrafter(small_runtime, runtime.n_vocab))
-            curve = _cost(small_path, small_runtime, text, min(probe_s, DRAFT_PROBE_S), progress)
-            costs["model"] = DraftCost(curve.time(1), curve.time(MAX_WIDTH) / MAX_WIDTH)
-        classes = _classes(path, runtime, text, exact, speculate, width_probe, progress)
+        costs: dict[str, DraftCost] = {}
+        if small is not None:
+            small_model = opened.enter_context(LlamaModel(small.path, draft_options or target_options, small))
+            n_contexts = n_draft_contexts(gguf, small)
+            small_runtimes = [opened.enter_context(LlamaRuntime(small_model, context)) for _ in range(n_contexts)]
+            by_model = model_drafters(target, small_model, small_runtimes)
+            curve = _cost(small_model, small_runtimes[0], min(probe_s, DRAFT_PROBE_S), progress)
+            costs = {d.name: DraftCost(curve.time(1), curve.time(MAX_WIDTH) / MAX_WIDTH) for d in by_model}
+            drafters += by_model
+        cost = _cost(target, runtime, probe_s if speculate else 0.0, progress)
+        classes = _classes(target, runtime, exact, speculate, width_probe, progress)
         widths = classes.exact if exact or (exact is None and classes.is_free) else ()
         chat = _template(gguf, template)
         control = Control(cost, costs, widths)
         if remember and speculate:
-            key = {**_key(path, runtime), "draft": str(small_path)}
+            key = {**_key(path, runtime), "draft": str(small.path if small else None)}
             _recall(key, control, drafters)
             opened.callback(_keep, key, control, drafters)
         return LLM(target.tokenizer, runtime, control, drafters, chat, classes, opened.pop_all())
@@ -128,22 +131,37 @@ def _template(gguf: GGUF, source: str | None) -> ChatTemplate | None:
     return ChatTemplate.of(gguf) if gguf.chat_template else None
 
 
-def _check_pair(target: GGUF, draft: GGUF) -> None:
-    reason = same_vocabulary(target, draft)
-    if reason is not None:
-        raise PairError(
-            f"{draft.path.name} cannot draft for {target.path.name}: {reason}.",
-            "Choose a draft of the same family, or --draft suffix, which needs none.",
-        )
+def model_drafters(
+    target: LlamaModel, draft: LlamaModel, runtimes: Sequence[LlamaRuntime]
+) -> list[ModelDrafter | TextDrafter]:
+    """What drafts for the target over contexts of the draft model, as many as `pairing.n_draft_contexts` says.
 
-
-def _check_rollback(path: Path, runtime: LlamaRuntime) -> None:
-    # Snapshots reach back over one pass alone, and a draft takes one for each token.
-    if runtime.max_rollback is not None:
+    Over one context in the common vocabulary; over two in another one, by common tokens and by text. Raises PairError
+    for a model that cannot draft, or where no token is common.
+    """
+    if runtimes[0].max_rollback is not None:
+        # Snapshots reach back over one pass alone, and a draft takes one for each token.
         raise PairError(
-            f"{path.name} cannot draft: its architecture cannot take tokens back one by one.",
+            f"{draft.path.name} cannot draft: its architecture cannot take tokens back one by one.",
             "Choose a draft with attention only, or --draft suffix.",
         )
+    if len(runtimes) == 1:
+        return [ModelDrafter(runtimes[0], target.tokenizer.n_vocab)]
+    vocabularies = target.tokenizer, draft.tokenizer
+    common = twins(*vocabularies)
+    by_common, by_text = runtimes
+    return [IntersectionDrafter(by_common, *vocabularies, common), TextDrafter(by_text, *vocabularies, common)]
+
+
+def _read_draft(path: Path) -> GGUF:
+    draft = describe_gguf(path, path.name)
+    if draft.head is not None:
+        raise PairError(
+            f"{path.name} cannot draft: it is {draft.head}, which reads the hidden states of its target.",
+            "slipstream runs no heads. Choose a model that writes text, or --draft suffix.",
+        )
+    assert draft.gguf is not None
+    return draft.gguf
 
 
 def _corpus(corpus: str | Path, gguf: GGUF) -> Corpus:
@@ -189,14 +207,19 @@ def _key(path: Path, runtime: LlamaRuntime) -> dict[str, object]:
     }
 
 
-def _cost(path: Path, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, progress: Progress) -> CostCurve:
+def _probe_text(model: LlamaModel) -> list[int]:
+    """Of the text a small vocabulary may have no token at all."""
+    return model.tokenizer.tokenize(PROBE_TEXT, add_special=True, parse_special=False) or [0]
+
+
+def _cost(model: LlamaModel, runtime: LlamaRuntime, cap_s: float, progress: Progress) -> CostCurve:
     """The cost curve of a runtime: the stored one, or one measured now for `cap_s` seconds at most."""
-    key = {**_key(path, runtime), "probe_s": cap_s}
+    key = {**_key(model.path, runtime), "probe_s": cap_s}
     known = CostCurve.from_data(estimates.load("cost", key))
     if known is not None:
         return known
-    doing = f"measuring {path.name}"
-    curve = measure(runtime, text, time.perf_counter, cap_s, lambda done: progress(doing, done))
+    doing = f"measuring {model.path.name}"
+    curve = measure(runtime, _probe_text(model), time.perf_counter, cap_s, lambda done: progress(doing, done))
     if len(curve.measured) >= min(WIDTHS_KEPT, runtime.n_batch):
         # What a busy hour left time for is used now, and measured again by the next load.
         estimates.save("cost", key, curve.to_data())
@@ -204,18 +227,17 @@ def _cost(path: Path, runtime: LlamaRuntime, text: Sequence[int], cap_s: float, 
 
 
 def _classes(
-    path: Path,
+    model: LlamaModel,
     runtime: LlamaRuntime,
-    text: Sequence[int],
     exact: bool | None,
     speculate: bool,
     width_probe: WidthProbe,
     progress: Progress,
 ) -> WidthClasses:
     """The width classes of a runtime: those stored, or probed now where they are asked for and not known yet."""
-    key = _key(path, runtime)
+    key = _key(model.path, runtime)
     known = WidthClasses.from_data(estimates.load("widths", key)) or WidthClasses()
-    small = speculate and path.stat().st_size <= SMALL_BYTES
+    small = speculate and model.path.stat().st_size <= SMALL_BYTES
     whole = width_probe == "whole"
     if not (width_probe != "auto" or exact or (exact is None and small)):
         return known
@@ -226,7 +248,8 @@ def _classes(
             f"A context of {runtime.n_ctx} tokens is too short to compare the widths of passes.",
             "Use a larger --ctx, or leave --exact away.",
         )
-    doing = f"comparing widths of {path.name}"
+    doing = f"comparing widths of {model.path.name}"
+    text = _probe_text(model)
     try:
         for band in probe(runtime, text, known.missing(at, n_rows), n_rows, lambda done: progress(doing, done)):
             known = known.with_band(band)

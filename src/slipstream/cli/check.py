@@ -23,8 +23,9 @@ def check(
     draft: Annotated[str, typer.Argument(help="As the target. Of hf:… only the header is fetched.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Tell whether a draft fits its target, what each engine will say, and what to expect. Status 1 if it does not fit.
+    """Tell whether a draft fits its target, what each engine will say, and what to expect.
 
+    Status 1 if it does not fit: where its tokens, or the hidden states that it reads, are not those of the target.
     Reads headers alone, of remote files too; no model is loaded or fetched.
     """
     import json
@@ -67,7 +68,8 @@ def _lines(
     advice: tuple[Advice, ...],
 ) -> list[str]:
     lines = [f"{role:<7} {_described(model)}" for role, model in zip(("target", "draft"), models, strict=True)]
-    lines += ["", f"Verdict: {ruling.kind}" + ("" if ruling.fits else " (does not fit)")]
+    misfit = "needs translation" if ruling.kind == "different" else "does not fit"
+    lines += ["", f"Verdict: {ruling.kind}" + ("" if ruling.fits else f" ({misfit})")]
     lines += [f"  - {reason}" for reason in ruling.reasons]
     lines += [f"  Next: {ruling.next_step}", "", "Engines, by their own rules"]
     for judgement in judgements:

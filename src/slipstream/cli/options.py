@@ -31,7 +31,7 @@ def _option(panel: str, *names: str, help: str) -> typer.models.OptionInfo:
 Model = Annotated[str, typer.Argument(help="A path, smollm2, hf:org/repo[:quant], or a name from `slipstream models`.")]
 
 Draft = Annotated[
-    str, _option(LOADING, "--draft", "-md", help="auto, off, suffix, or a draft model (the suffix drafter stays).")
+    str, _option(LOADING, "--draft", "-md", help="auto, off, suffix, or a draft model, of any vocabulary.")
 ]
 Exact = Annotated[
     bool | None,

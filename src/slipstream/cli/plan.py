@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -37,20 +37,27 @@ def plan(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one JSON object.")] = False,
 ) -> None:
-    """Tell from the files' headers what a model and its draft take of memory, and whether they fit."""
+    """Tell from the files' headers what a model and its draft take of memory, and whether they fit.
+
+    A draft of another vocabulary drafts in two ways, by common tokens and by text, with a context for each.
+    """
     from slipstream.models.hardware import with_gpus
     from slipstream.models.memory import Setup, advise
     from slipstream.models.memory import plan as planned
+    from slipstream.models.pairing import n_draft_contexts
     from slipstream.runtimes.llamacpp import ContextOptions
 
     type_k, type_v = _types(kv_type)
     asked = ContextOptions(n_ctx=ctx, cache_type_k=type_k, cache_type_v=type_v, n_seq_max=_sequences(parallel))
     machine = with_gpus(gpu)
     speculates = draft != "off"
-    target = _load(model, asked, speculates, machine.repacked, measure)
+    parts = _read(model)
+    target = _load(parts, asked, speculates, machine.repacked, measure)
     small = None
     if draft not in ("auto", "off", "suffix", "mtp"):
-        small = _load(draft, asked, speculates, machine.repacked, measure)
+        others = _read(draft)
+        small = _load(others, asked, speculates, machine.repacked, measure)
+        small = replace(small, n_contexts=n_draft_contexts(parts[0], others[0]))
     if draft == "mtp" and not target.shape.mtp_layers:
         hint = "Name a draft model, or leave --draft away."
         raise ModelError(f"{target.shape.name} holds no layers for multi-token prediction.", hint)
@@ -61,22 +68,33 @@ def plan(
         _print_tables(setup, planned(setup), advise(setup))
 
 
-def _load(name: str, asked: ContextOptions, speculates: bool, repacked: Mapping[str, int], measured: bool) -> Load:
+def _read(name: str) -> list[GGUF]:
+    """The headers of all parts of a model, the first with its arrays."""
     from slipstream.cli.progress import loading
     from slipstream.models.gguf import read_gguf
-    from slipstream.models.memory import Load, measure, read_shape
     from slipstream.models.resolve import resolve
     from slipstream.models.stores import part_paths
 
     with loading() as (progress, confirm):
         path = resolve(name, confirm=confirm, progress=lambda done, of: progress("fetching", done / max(of, 1)))
     first, *others = part_paths(path)
-    parts = [read_gguf(first), *(read_gguf(other, arrays=False) for other in others)]
+    return [read_gguf(first), *(read_gguf(other, arrays=False) for other in others)]
+
+
+def _load(
+    parts: list[GGUF], asked: ContextOptions, speculates: bool, repacked: Mapping[str, int], measured: bool
+) -> Load:
+    from slipstream.models.header import check_model
+    from slipstream.models.memory import Load, read_shape
+
     shape = read_shape(parts, repacked)
-    context = _context(shape, path, asked, speculates)
+    context = _context(shape, parts[0].path, asked, speculates)
     if not measured:
         return Load(shape, context)
-    return Load(shape, context, measured=measure(_library(parts[0]), path, context))
+    from slipstream.runtimes.llamacpp.measured import measure
+
+    check_model(parts[0])
+    return Load(shape, context, measured=measure(parts[0].path, context))
 
 
 def _context(shape: Shape, path: Path, asked: ContextOptions, speculates: bool) -> Context:
@@ -102,14 +120,6 @@ def _context(shape: Shape, path: Path, asked: ContextOptions, speculates: bool) 
         n_rollback=ROLLBACK if speculates else 0,
         n_outputs=MAX_WIDTH if speculates else 1,
     )
-
-
-def _library(gguf: GGUF) -> object:
-    from slipstream.models.header import check_model
-    from slipstream.runtimes.llamacpp.library import open_library
-
-    check_model(gguf)
-    return open_library()
 
 
 def _sequences(n: int) -> int:
@@ -138,7 +148,12 @@ def _print_json(setup: Setup, result: MemoryPlan, advice: Advice) -> None:
     loads = {"target": setup.target, **({"draft": setup.draft} if setup.draft else {})}
     shown = {
         "models": {
-            key: {"name": load.shape.name, "measured": load.measured is not None, **asdict(load.context)}
+            key: {
+                "name": load.shape.name,
+                "measured": load.measured is not None,
+                "n_contexts": load.n_contexts,
+                **asdict(load.context),
+            }
             for key, load in loads.items()
         },
         "devices": devices,
@@ -185,7 +200,8 @@ def _described(load: Load) -> str:
     sequences = f"{context.n_seq} sequences of " if context.n_seq > 1 else ""
     source = ", measured" if load.measured else ""
     name = printable(load.shape.name)
-    return f"{name}, {sequences}{context.n_ctx:,} tokens of context, KV cache {types.lower()}{source}"
+    twice = f", {load.n_contexts} contexts (another vocabulary)" if load.n_contexts > 1 else ""
+    return f"{name}, {sequences}{context.n_ctx:,} tokens of context, KV cache {types.lower()}{twice}{source}"
 
 
 def _print_bars(result: MemoryPlan) -> None:

@@ -82,10 +82,10 @@ class ModelDrafter:
         """The target's own choice, made with the draft's logits; each token's probability says how sure it is."""
         survival: list[float] = []
         alive = 1.0
-        while len(survival) < n_max and _pays(self.acceptance, alive, len(survival), budget):
+        while len(survival) < n_max and goes_on(self.acceptance, alive, len(survival), budget):
             row = self._next_row(seq, text)
             token = choice(row, text.proposed)
-            band = _band(_probability(row, token))
+            band = band_of(probability_of(row, token))
             alive *= self.acceptance.rate(band, len(survival))
             text.bands.append(band)
             text.proposed.append(token)
@@ -99,9 +99,9 @@ class ModelDrafter:
         survival: list[float] = []
         q: list[Distribution] = []
         alive = 1.0
-        while len(survival) < n_max and _pays(self.drawn_acceptance, alive, len(survival), budget):
+        while len(survival) < n_max and goes_on(self.drawn_acceptance, alive, len(survival), budget):
             distribution = choice.distribution(self._next_row(seq, text), text.proposed)
-            band = _band(float(distribution.probabilities.max()))
+            band = band_of(float(distribution.probabilities.max()))
             alive *= self.drawn_acceptance.rate(band, len(q))
             rate = self.drawn_acceptance.typical(len(q) + 1)
             stops = alive < budget.min_survival or not budget.pays(len(q), alive, rate, computed=True)
@@ -159,16 +159,17 @@ class ModelDrafter:
         return shared
 
 
-def _pays(acceptance: Acceptance, alive: float, position: int, budget: Budget) -> bool:
+def goes_on(acceptance: Acceptance, alive: float, position: int, budget: Budget) -> bool:
     """Whether to compute one more token. The first was decided on by who asked."""
     rate = acceptance.typical(position)
     return position == 0 or budget.pays(position, alive * rate, rate)
 
 
-def _band(probability: float) -> int:
+def band_of(probability: float) -> int:
+    """Which of the `N_BANDS` rates a token has that the model gives this probability."""
     return min(int(probability * N_BANDS), N_BANDS - 1)
 
 
-def _probability(row: Logits, token: int) -> float:
+def probability_of(row: Logits, token: int) -> float:
     """The model's own probability of the token, at temperature 1."""
     return float(1.0 / np.exp(np.minimum(row - row[token], 80.0)).sum(dtype=np.float64))

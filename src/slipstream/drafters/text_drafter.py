@@ -15,7 +15,7 @@ from ..decoding.choice import Choice
 from ..decoding.draft import EMPTY, Draft, chain
 from ..decoding.protocols import Budget, Logits, Rows, Runtime
 from ..errors import InputError
-from .model import N_BANDS, PRIOR_WEIGHT, PRIORS, _band, _pays, _probability
+from .model import N_BANDS, PRIOR_WEIGHT, PRIORS, band_of, goes_on, probability_of
 from .translation import LEAD, GrowingText, Tokenizer, Twins, continued, spelt
 
 STEPS_A_TOKEN = 4
@@ -127,7 +127,7 @@ class TextDrafter:
         acceptance = self._acceptance(text)
         written, survival = _Writing(), [1.0]
         n_steps = min(STEPS_A_TOKEN * n_max, self.runtime.n_ctx - len(text.own.tokens))
-        while len(written.tokens) < n_steps and _pays(acceptance, survival[-1], len(text.proposed), budget):
+        while len(written.tokens) < n_steps and goes_on(acceptance, survival[-1], len(text.proposed), budget):
             if not self._write_one(seq, text, written, choice):
                 break
             text.proposed, text.bands = self._translated(text, written, n_max)
@@ -148,7 +148,7 @@ class TextDrafter:
             return False
         written.tokens.append(token)
         written.starts.append(len(written.data) - len(text.own.held))
-        written.probabilities.append(_probability(row, token))
+        written.probabilities.append(probability_of(row, token))
         if end is None:
             written.data += piece
         written.end = end
@@ -184,7 +184,7 @@ class TextDrafter:
             # A token of the draft counts in that of the target where it begins.
             within = (p for start, p in mine if (start < begin + size) and (start >= begin or i == 0))
             is_open = written.end is None and i == len(tokens) - 1
-            bands.append(_band(prod(within)) + N_BANDS * is_open)
+            bands.append(band_of(prod(within)) + N_BANDS * is_open)
             begin += size
         return tokens[:n_max], bands
 

@@ -15,6 +15,11 @@ TOGGLE: Final = "vettedconsumer.com, “Speculative Decoding, Explained”, 25 J
 LM_STUDIO: Final = "LM Studio's own advice"
 AUDIT: Final = "the RTX 3090 benchmark of Qwen3.6-35B-A3B behind that article, corrected by its author in August 2026"
 
+QUANTISATION: Final = (
+    "bench/draft_quantisation.py: 19 prompts of ten categories, greedy; weights that had been Q4_1 before, the "
+    "speed-ups predicted"
+)
+
 RATIO: Final = (1 / 10, 1 / 5)
 """Parameters of the draft ÷ those of the target, by rule of thumb."""
 
@@ -43,7 +48,7 @@ class Advice:
 def advise(target: Description, draft: Description, verdict: Verdict) -> tuple[Advice, ...]:
     """Advice on a pair on which `verdict` was given; what cannot be known of the files is left out."""
     if verdict.kind == "different":
-        return (_family(verdict), *_size(target, draft))
+        return (_family(verdict), *_size(target, draft), *_quantization(draft))
     points = [_family(verdict), *_size(target, draft), *_quantization(draft), *_moe(target), *_recurrent(target)]
     return (*points, *_temperature(), _same_gpu(), _second_gpu(target, draft))
 
@@ -118,7 +123,15 @@ def _quantization(draft: Description) -> list[Advice]:
         "(the draft's errors cost acceptance) and, further down, Q4_K_M (bytes cost time). They pull against each "
         "other: try Q8_0 and Q4_K_M of the draft and keep the faster."
     )
-    return [Advice("draft quantisation", text, "rule of thumb", f"{GUIDE}, which contradicts itself")]
+    measured = (
+        "SmolLM2-135M as the draft of Qwen2.5-Coder-0.5B was right at 59.4 % of places at Q4_0, 63.9 % at Q8_0 and "
+        "64.5 % at F16; a token took it 9.1, 14.4 and 19.2 ms on two CPU cores. So Q8_0 cost 0.6 points and Q4_0 "
+        "5.0, and by t(w) Q4_0 was worth most all the same: 1.20, 1.14 and 1.07 times plain decoding."
+    )
+    return [
+        Advice("draft quantisation", text, "rule of thumb", f"{GUIDE}, which contradicts itself"),
+        Advice("draft quantisation", measured, "measured", QUANTISATION),
+    ]
 
 
 def _moe(target: Description) -> list[Advice]:

@@ -15,7 +15,7 @@ from slipstream.models import stores
 from slipstream.models.description import Description, of_gguf
 from slipstream.models.gguf import read_gguf
 from slipstream.models.hf_folder import Folder, describe_files, is_model_folder
-from slipstream.models.hub import _REFERENCE, _cached
+from slipstream.models.hub import cached, parse_reference
 from slipstream.models.remote import Repository, read_remote_gguf
 from slipstream.models.resolve import resolve
 
@@ -48,13 +48,10 @@ def describe_gguf(path: Path, name: str) -> Description:
 
 def cached_folders() -> Iterator[tuple[str, Path]]:
     """Models in Hugging Face form in the Hugging Face cache, as (org/repo, folder), the current revision alone."""
-    root = stores._hugging_face_folder()
-    for repository in stores._entries(root):
-        kind, _, name = repository.name.partition("--")
-        current = stores._read_text(repository / "refs" / "main")
+    for name, repository, current in stores.cached_repositories():
         folder = repository / "snapshots" / current
-        if kind == "models" and current and is_model_folder(folder):
-            yield name.replace("--", "/", 1), folder
+        if current and is_model_folder(folder):
+            yield name, folder
 
 
 def folders_below(folder: Path) -> Iterator[Path]:
@@ -66,12 +63,8 @@ def folders_below(folder: Path) -> Iterator[Path]:
 
 
 def _of_reference(reference: str) -> Description:
-    match = _REFERENCE.fullmatch(reference)
-    if match is None:
-        hint = "Write hf:org/repo, hf:org/repo:Q4_K_M or hf:org/repo:file.gguf."
-        raise ModelError(f"'{reference}' is no Hugging Face reference.", hint)
-    repository, wanted = match[1], match[2]
-    here = _cached(repository, wanted)
+    repository, wanted = parse_reference(reference)
+    here = cached(repository, wanted)
     if here is not None:
         return describe_gguf(here, reference)
     folder = next((path for name, path in cached_folders() if name == repository), None)

@@ -14,7 +14,7 @@ from typing import Final
 from slipstream.errors import ModelError
 from slipstream.models.header import GGUF, Skipped, Tensor, Value
 
-__all__ = ["GGUF", "Skipped", "Tensor", "Value", "read_gguf"]
+__all__ = ["GGUF", "Skipped", "Tensor", "Value", "parse_header", "read_gguf"]
 
 _MAX_HEADER_BYTES: Final = 1 << 28
 _MAX_ARRAY: Final = 1 << 24
@@ -39,11 +39,19 @@ def read_gguf(path: Path, *, arrays: bool = True) -> GGUF:
             if size == 0:
                 raise ModelError(f"{path.name} is empty.", _CUT_SHORT)
             with mmap.mmap(file.fileno(), min(size, _MAX_HEADER_BYTES), access=mmap.ACCESS_READ) as data:
-                return _Reader(path, data, size).read(arrays)
+                return parse_header(path, data, size, arrays=arrays)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         hint = "Check the path and its permissions."
         raise ModelError(f"{path} cannot be read: {reason}.", hint) from error
+
+
+def parse_header(path: Path, data: mmap.mmap, size_bytes: int, *, arrays: bool = True) -> GGUF:
+    """The header at the beginning of a file, of which `data` holds the first bytes and `size_bytes` is the size.
+
+    Arrays and errors as in `read_gguf`; the path only gives the name.
+    """
+    return _Reader(path, data, size_bytes).read(arrays)
 
 
 class _Damaged(Exception):

@@ -19,12 +19,17 @@ def fetch(reference: str, confirm: Callable[[str], bool]) -> Path:
 
     What lies complete in the Hugging Face cache is taken from there, without network.
     """
+    repository, wanted = parse_reference(reference)
+    return cached(repository, wanted) or _download(repository, wanted, confirm)
+
+
+def parse_reference(reference: str) -> tuple[str, str | None]:
+    """(org/repo, quantisation or file) of an `hf:` reference. Raises ModelError for what is none."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         hint = "Write hf:org/repo, hf:org/repo:Q4_K_M or hf:org/repo:file.gguf."
         raise ModelError(f"'{reference}' is no Hugging Face reference.", hint)
-    repository, wanted = match[1], match[2]
-    return _cached(repository, wanted) or _download(repository, wanted, confirm)
+    return match[1], match[2]
 
 
 def choose(repository: str, files: Sequence[str], wanted: str | None) -> str:
@@ -53,7 +58,8 @@ def matching(files: Sequence[str], wanted: str) -> list[str]:
     return [file for file in files if quantization.search(file.lower())]
 
 
-def _cached(repository: str, wanted: str | None) -> Path | None:
+def cached(repository: str, wanted: str | None) -> Path | None:
+    """The file of the Hugging Face cache that is meant, if it lies there complete; of a split set the first part."""
     prefix = f"{repository}/"
     here = {f.name[len(prefix) :]: f.path for f in stores.hugging_face() if f.name.startswith(prefix)}
     complete = [file for file, path in here.items() if all(p.is_file() for p in stores.part_paths(path))]
@@ -83,10 +89,11 @@ def _download(repository: str, wanted: str | None, confirm: Callable[[str], bool
     except (ModelError, DownloadError):
         raise
     except Exception as error:  # the library's errors share no base class
-        raise _explained(repository, error) from error
+        raise explained(repository, error) from error
 
 
-def _explained(repository: str, error: Exception) -> DownloadError:
+def explained(repository: str, error: Exception) -> DownloadError:
+    """An error of huggingface_hub in words for a person."""
     name = type(error).__name__
     if name == "GatedRepoError":
         hint = f"Accept its terms at https://huggingface.co/{repository}, then run `hf auth login`."

@@ -1,6 +1,6 @@
 """How each engine judges a pair, by the rule in its own source; none of them is run.
 
-slipstream     pairing.same_vocabulary and attention alone
+slipstream     attention alone; pairing.same_vocabulary decides whether drafts are translated
 llama.cpp      common/speculative.cpp, common_speculative_are_compatible
 vLLM           config/speculative.py, verify_equal_vocab_size_if_draft_model
 MLX-LM         generate.py and server.py: sizes of the two tokenizers
@@ -131,7 +131,10 @@ def _slipstream(target: Description, draft: Description) -> Judgement:
     if draft.recurrent:
         return Judgement(engine, False, "the draft's architecture cannot take tokens back one by one")
     reason = same_vocabulary(target.gguf, draft.gguf)
-    return Judgement(engine, reason is None, reason or "tokens, tokenizer and the ends of texts agree")
+    if reason is None:
+        return Judgement(engine, True, "tokens, tokenizer and the ends of texts agree")
+    how = f"{reason}; it drafts by common tokens and by text, in two contexts of the draft"
+    return Judgement(engine, True, how, "Translated drafts are accepted less often than those of one vocabulary.")
 
 
 def _judge_head(target: Description, draft: Description, head: Head, verdict: Verdict) -> tuple[Judgement, ...]:

@@ -117,6 +117,15 @@ def same_vocabulary(target: GGUF, draft: GGUF) -> str | None:
     return str(first) if first is not None else next(iter(_ends(*vocabularies)), None)
 
 
+def n_draft_contexts(target: GGUF, draft: GGUF) -> int:
+    """How many contexts slipstream gives a draft: in another vocabulary it drafts in two ways, each with one.
+
+    Both must have been read with their arrays. A file that holds no vocabulary is no draft, and one is as good as two.
+    """
+    known = bool(target.tokens and draft.tokens)
+    return 2 if known and same_vocabulary(target, draft) is not None else 1
+
+
 def _unequal(target: Vocabulary, draft: Vocabulary) -> list[int]:
     """Ids whose texts or types are not the same, and those of one vocabulary alone."""
     shorter, longer = sorted((target.n_rows, draft.n_rows))
@@ -189,13 +198,20 @@ def _size_reasons(target: Description, draft: Description) -> list[str]:
 
 
 def _next_step(target: Description, draft: Description, kind: Kind) -> str:
+    run = f'`slipstream run {target.name} "…" --draft {draft.name} --stats`'
+    are_gguf = target.form == draft.form == "GGUF"
     if kind == "different":
+        family = f"Look for a draft of the target's family: `slipstream pair {target.name}`."
+        others = "vLLM (use_heterogeneous_vocab) and transformers (assistant_tokenizer)"
+        if not are_gguf or draft.recurrent:
+            return f"{family} {others} can translate between vocabularies, at the cost of acceptance."
         return (
-            f"Look for a draft of the target's family: `slipstream pair {target.name}`. vLLM (use_heterogeneous_vocab) "
-            "and transformers (assistant_tokenizer) can translate between vocabularies, at the cost of acceptance."
+            f"{family} This one drafts all the same, translated, which {others} can do as well: {run}. It costs "
+            "acceptance and a second context of the draft, one for drafts by common tokens and one for drafts by text; "
+            "whichever is measured faster is asked, and neither where plain decoding is."
         )
-    if target.form == draft.form == "GGUF":
-        step = f'Try it and measure: `slipstream run {target.name} "…" --draft {draft.name} --stats`.'
+    if are_gguf:
+        step = f"Try it and measure: {run}."
     else:
         step = "slipstream runs GGUF files; what engines for this form make of the pair is said below."
     if kind == "same vocabulary":

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.errors import DownloadError, ModelError
 from slipstream.models import stores
-from slipstream.models.gguf import _Reader
+from slipstream.models.gguf import parse_header
 from slipstream.models.header import GGUF
-from slipstream.models.hub import _explained, choose
+from slipstream.models.hub import choose, explained
 
 if TYPE_CHECKING:
     import httpx
@@ -73,7 +73,7 @@ class Repository:
         try:
             siblings = HfApi(endpoint=self._endpoint).model_info(self.name, timeout=_TIMEOUT_S).siblings or []
         except Exception as error:  # the library's errors share no base class
-            raise _explained(self.name, error) from None
+            raise explained(self.name, error) from None
         return [file.rfilename for file in siblings]
 
     def read(self, name: str, n_bytes: int) -> bytes:
@@ -165,4 +165,4 @@ def _parsed(path: Path, start: bytes, size_bytes: int, arrays: bool) -> GGUF:
         raise ModelError(f"{path.name} is empty.", "Look for another file.")
     with mmap.mmap(-1, len(start)) as data:
         data.write(start)
-        return _Reader(path, data, size_bytes).read(arrays)
+        return parse_header(path, data, size_bytes, arrays=arrays)

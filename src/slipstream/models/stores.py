@@ -84,15 +84,18 @@ def named_path(name: str) -> Path | None:
 
 def hugging_face() -> Iterator[Found]:
     """Models of the Hugging Face cache as org/repo/file, those of the newest known revision first."""
-    for repository in _entries(_hugging_face_folder()):
-        kind, _, name = repository.name.partition("--")
-        if kind != "models":
-            continue
-        current = _read_text(repository / "refs" / "main")
+    for name, repository, current in cached_repositories():
         for snapshot in sorted(_entries(repository / "snapshots"), key=lambda s: s.name != current):
             for path in models_below(snapshot):
-                file = path.relative_to(snapshot).as_posix()
-                yield Found(f"{name.replace('--', '/', 1)}/{file}", path, HUGGING_FACE)
+                yield Found(f"{name}/{path.relative_to(snapshot).as_posix()}", path, HUGGING_FACE)
+
+
+def cached_repositories() -> Iterator[tuple[str, Path, str]]:
+    """Repositories of models in the Hugging Face cache: org/repo, folder, the newest known revision or ""."""
+    for folder in _entries(_hugging_face_folder()):
+        kind, _, name = folder.name.partition("--")
+        if kind == "models":
+            yield name.replace("--", "/", 1), folder, _read_text(folder / "refs" / "main")
 
 
 def _lm_studio() -> Iterator[Found]:

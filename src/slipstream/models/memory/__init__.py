@@ -5,8 +5,7 @@ The figures are those that llama.cpp b11549 writes to its log as it loads. `benc
 
 from .buffers import compute_bytes, output_bytes
 from .cache import Context, kv_bytes, state_bytes
-from .measured import Measurement, measure
-from .planning import Load, MemoryPlan, Part, Setup, plan
+from .planning import Load, Measurement, MemoryPlan, Part, Setup, plan
 from .remedies import Advice, Remedy, advise
 from .shape import Layer, Shape, read_shape
 
@@ -24,7 +23,6 @@ __all__ = [
     "advise",
     "compute_bytes",
     "kv_bytes",
-    "measure",
     "output_bytes",
     "plan",
     "read_shape",

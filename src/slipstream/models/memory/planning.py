@@ -12,10 +12,11 @@ from slipstream.models.hardware import Machine
 
 from .buffers import PIPELINED, compute_bytes, input_bytes, output_bytes
 from .cache import Context, kv_bytes, state_bytes
-from .measured import Measurement
 from .shape import Layer, Shape
 
 CPU: Final = 0
+OF_A_CONTEXT: Final = ("KV cache", "recurrent state", "compute buffers", "outputs")
+"""Parts that each context of a model has; they share the weights."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,26 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """Bytes of all layers together, on the CPU, as llama.cpp's log has them: rounded to hundredths of a MiB."""
+
+    kv_bytes: int
+    state_bytes: int
+    compute_bytes: int
+
+
+@dataclass(frozen=True)
 class Load:
-    """A model, the context it gets, and the layers to be kept on GPUs, −1 for all. `measured` replaces estimates."""
+    """A model, the context it gets, and the layers to be kept on GPUs, −1 for all.
+
+    measured: replaces estimates of one context. n_contexts: how many such contexts it gets.
+    """
 
     shape: Shape
     context: Context
     n_gpu_layers: int = -1
     measured: Measurement | None = None
+    n_contexts: int = 1
 
 
 @dataclass(frozen=True)
@@ -116,8 +130,9 @@ def _parts(model: str, load: Load, machine: Machine, free_bytes: Sequence[int], 
     }
     for owner, table in ((model, sizes), *((("mtp", own),) if mtp else ())):
         for name, by_device in table.items():
+            n = load.n_contexts if name in OF_A_CONTEXT else 1
             for device, n_bytes in by_device.items():
-                yield Part(owner, name, machine.devices[device].name, n_bytes)
+                yield Part(owner, name, machine.devices[device].name, n * n_bytes)
 
 
 def place(n_layer: int, free_bytes: Sequence[int], n_gpu_layers: int) -> list[int]:

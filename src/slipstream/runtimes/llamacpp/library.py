@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -199,6 +201,22 @@ def take_errors() -> str:
     first = _errors[0].splitlines()[0] if _errors and _errors[0] else ""
     _errors.clear()
     return first
+
+
+@contextmanager
+def collected_log() -> Iterator[list[str]]:
+    """Collects all that llama.cpp logs within the block, in pieces; `take_errors` hears nothing of it."""
+    lib, pieces = open_library(), list[str]()
+
+    @ffi.callback("void(int, const char *, void *)")  # type: ignore[untyped-decorator]
+    def collect(level: int, text: Any, user_data: Any) -> None:
+        pieces.append(ffi.string(text).decode("utf-8", "replace"))
+
+    lib.llama_log_set(collect, ffi.NULL)
+    try:
+        yield pieces
+    finally:
+        lib.llama_log_set(_log, ffi.NULL)
 
 
 @cache
