@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from slipstream.errors import EngineError
+from slipstream.errors import EngineError, InputError
 
 from .protocol import Answer, Arrivals, Request
 
@@ -19,6 +19,20 @@ TIMEOUT_S = 600.0
 def open_client(url: str) -> httpx.Client:
     """A client for a server on this machine or the user's network. No proxy is asked for either."""
     return httpx.Client(base_url=url, trust_env=False, timeout=httpx.Timeout(TIMEOUT_S, connect=10.0))
+
+
+def client_at(url: str, usual: str) -> httpx.Client:
+    """A client for a server by its address, with or without the `/v1` that its users know it by.
+
+    Raises InputError for what is no URL; `usual`: what one looks like.
+    """
+    address = url.rstrip("/").removesuffix("/v1")
+    if not address.startswith(("http://", "https://")):
+        raise InputError(f"{url[:80]!r} is no URL.", f"Give it as {usual}.")
+    try:
+        return open_client(address)
+    except httpx.InvalidURL as error:
+        raise InputError(f"{url[:80]!r} is no URL: {error}.", f"Give it as {usual}.") from None
 
 
 def body(request: Request, model: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -58,7 +72,7 @@ def stream_chat(
                 piece = _piece(event)
                 if piece:
                     text.append(piece)
-                    arrivals.add()
+                    arrivals.add(_n_new(event, arrivals))
     except httpx.HTTPError as error:
         raise EngineError(f"{name} does not answer: {type(error).__name__} {error}.".replace(" .", ".")) from None
     usage = extra.get("usage") or {}
@@ -80,6 +94,7 @@ def said(text: str) -> str:
 
 
 def _events(response: httpx.Response, name: str) -> Iterator[dict[str, Any]]:
+    finished = False
     for line in response.iter_lines():
         if not line.startswith("data:"):
             continue
@@ -92,7 +107,17 @@ def _events(response: httpx.Response, name: str) -> Iterator[dict[str, Any]]:
             event = None
         if not isinstance(event, dict):
             raise EngineError(f"{name} sent what is no event: {data[:200]}")
+        finished = finished or any(choice.get("finish_reason") for choice in event.get("choices") or ())
         yield event
+    if not finished:
+        raise EngineError(f"{name} broke off, or sent no stream of events at all.")
+
+
+def _n_new(event: Mapping[str, Any], arrivals: Arrivals) -> int:
+    """The tokens that came with a piece: as the server counts them, where each event has its usage; else one."""
+    total = (event.get("usage") or {}).get("completion_tokens")
+    before = arrivals.times[-1][1] if arrivals.times else 0
+    return max(total - before, 1) if isinstance(total, int) else 1
 
 
 def _piece(event: Mapping[str, Any]) -> str:

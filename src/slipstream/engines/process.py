@@ -39,23 +39,27 @@ class ServerProcess:
     """One running program. Its output goes to a file of its own, so that no pipe fills up.
 
     name: of the engine, for messages. command: program and arguments. environment: added to that of this process.
+    piped: `stdin` and `stdout` are pipes, and what goes to standard error alone is kept as its last lines.
     """
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, piped: bool = False
+    ) -> None:
         self.name = name
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115  closed by `stop`
         try:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=subprocess.STDOUT,
+                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else self._log,
+                stderr=self._log,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,  # Ctrl-C is for us; `stop` ends its whole group
             )
         except OSError as error:
             self._log.close()
             raise EngineError(f"{name} cannot be run: {error}.", f"Is {Path(command[0]).name} installed?") from None
+        self.stdin, self.stdout = self._process.stdin, self._process.stdout
 
     def wait_ready(self, url: str, timeout_s: float, progress: Callable[[str], None] = lambda line: None) -> None:
         """Returns when `url` answers with status 200. Raises EngineError where it ends or takes longer."""
@@ -90,9 +94,15 @@ class ServerProcess:
 
     def stop(self) -> None:
         """Ends the program and what it started; harmless when done twice."""
+        if self._log.closed:
+            return  # the number of its group may be another's by now
         for how in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, how)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S)
+        for pipe in (self.stdin, self.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
         self._log.close()

@@ -56,7 +56,7 @@ class Option:
     """A kind of speculation that this engine and version has for a model and a draft.
 
     n_max, p_min: values worth trying first, ascending; empty where the kind has no such setting. why_not: the reason
-    why it cannot be run here; empty where it can.
+    why it cannot be run here; empty where it can. combines: whether the engine runs it together with another such kind.
     """
 
     kind: str
@@ -64,6 +64,7 @@ class Option:
     p_min: tuple[float, ...] = ()
     needs_draft: bool = False
     why_not: str = ""
+    combines: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Counters:
 
     drafts: rounds with a draft, None where the engine does not say. drafted, accepted: tokens, the bonus token in
     neither. accepted_at[i], drafted_at[i]: drafts whose token i (from 0) was accepted, and that had one; empty where
-    the engine does not say.
+    the engine does not say. An engine that knows in how many drafts token i was reached gives these as drafted_at.
     """
 
     drafted: int = 0

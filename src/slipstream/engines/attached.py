@@ -1,0 +1,143 @@
+"""What the engines have in common that are not started here but attached to: SGLang, Ollama, LM Studio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import httpx
+
+from slipstream.errors import EngineError, InputError
+
+from .chat_client import open_client, said
+from .protocol import Counters, Rendering, Settings, Speculation
+
+
+class AttachedEngine:
+    """A server that somebody else has started, reached by its URL; `start` only checks what it can be asked for.
+
+    A subclass names the engine (`name` for programs, `title` for people, `usual_url`), greets a server (`_greet`),
+    checks settings against it (`_check`), renders them and says how to start the program (`_by_hand`).
+    """
+
+    name = ""
+    title = ""
+    usual_url = ""
+    concurrent = True
+
+    def __init__(self) -> None:
+        self.version = ""
+        self._url: str | None = None
+        self._client: httpx.Client | None = None
+        self._settings: Settings | None = None
+
+    @property
+    def is_attached(self) -> bool:
+        return self._url is not None
+
+    def attach(self, url: str) -> None:
+        """Uses the server at `url`. Raises InputError for what is no URL, EngineError where nobody answers as it would.
+
+        A path of `/v1` behind the address is left away: that is how its users know it.
+        """
+        address = url.rstrip("/").removesuffix("/v1")
+        if not address.startswith(("http://", "https://")):
+            raise InputError(f"{url[:80]!r} is no URL.", f"Give it as {self.usual_url}.")
+        self.stop()
+        try:
+            self._client = open_client(address)
+        except httpx.InvalidURL as error:
+            raise InputError(f"{url[:80]!r} is no URL: {error}.", f"Give it as {self.usual_url}.") from None
+        try:
+            self._greet()
+        except EngineError:
+            self.stop()
+            raise
+        self._url = address
+
+    def start(self, settings: Settings, progress: Callable[[str], None] = lambda line: None) -> None:
+        """Notes what to ask for from now on.
+
+        Raises InputError, with the command to start the program by hand, where nothing is attached or where the
+        settings cannot be had of the server as it runs.
+        """
+        if self._url is None:
+            self._refuse(f"{self.title} is not started from here.", settings)
+        if self._client is None:
+            self._client = open_client(self._url)
+        self._check(settings)
+        self._settings = settings
+
+    def counters(self) -> Counters | None:
+        """None: no totals that can be told apart by request; what an answer tells stands with the answer."""
+        return None
+
+    def stop(self) -> None:
+        """Closes the connection; the server goes on, and `start` finds it again."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+        self._settings = None
+
+    def render(self, settings: Settings) -> tuple[Rendering, ...]:
+        raise NotImplementedError
+
+    def _greet(self) -> None:
+        """Reads the version and what else is to be known; raises EngineError where this is another server."""
+        raise NotImplementedError
+
+    def _check(self, settings: Settings) -> None:
+        """Raises InputError for settings that the attached server cannot be asked for."""
+        raise NotImplementedError
+
+    def _by_hand(self, settings: Settings) -> str:
+        """The command, on one line, with which a user starts the program with these settings."""
+        raise NotImplementedError
+
+    def _refuse(self, message: str, settings: Settings) -> NoReturn:
+        command = self._by_hand(settings)
+        raise InputError(message, f"Start it yourself with `{command}`, then give --url {self.usual_url}.")
+
+    def _running(self) -> tuple[httpx.Client, Settings]:
+        assert self._client is not None and self._settings is not None, "start comes first"
+        return self._client, self._settings
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One request and its JSON object. Raises EngineError, with the server's own words."""
+        assert self._client is not None
+        try:
+            response = self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            where = f"at {self._client.base_url}"
+            message = f"{self.title} does not answer {where}: {type(error).__name__} {error}".rstrip(" .")
+            raise EngineError(f"{message}.", f"Is it running? It usually is at {self.usual_url}.") from None
+        if response.status_code != 200:
+            raise EngineError(f"{self.title} answered status {response.status_code}: {said(response.text)}")
+        try:
+            data = response.json()
+        except ValueError:
+            data = None
+        if not isinstance(data, dict):
+            raise EngineError(f"What answers at {self._client.base_url} is not {self.title}: {response.text[:200]!r}")
+        return data
+
+
+def one_speculation(settings: Settings, title: str, known: tuple[str, ...]) -> Speculation | None:
+    """The only speculation of the settings, None for plain decoding.
+
+    Raises InputError for more than one, and for a kind that this engine has no word for.
+    """
+    if len(settings.speculation) > 1:
+        raise InputError(f"{title} runs one speculation at a time, not {settings.arm}.")
+    for speculation in settings.speculation:
+        if speculation.kind not in known:
+            raise InputError(f"{title} knows no speculation {speculation.kind!r}.", f"It has {', '.join(known)}.")
+        return speculation
+    return None
+
+
+def needs_draft(settings: Settings, title: str, kind: str) -> str:
+    """The draft of the settings. Raises InputError where there is none."""
+    if settings.draft is None:
+        raise InputError(f"{title}'s {kind} needs a draft.", "Name one with --draft.")
+    return settings.draft

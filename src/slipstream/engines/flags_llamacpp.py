@@ -1,0 +1,213 @@
+"""llama.cpp's flags of old and of b11549: names, and what a line that still parses lacks."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Final
+
+from .command_line import Flag, Line, name_of
+
+ENGINE: Final = "llama.cpp"
+REFACTORED = "llama.cpp #22397"
+PREFIXED = "llama.cpp #22964"
+
+PROGRAMS = {
+    "main": "llama-cli",
+    "server": "llama-server",
+    "speculative": "llama-speculative",
+    "llama-server": "",
+    "llama-cli": "",
+    "llama-speculative": "",
+    "llama-speculative-simple": "",
+    "llama": "",
+}
+"""Names, with today's where it is another."""
+
+DRAFTS = ("--spec-draft-model", "--model-draft", "-md", "--spec-draft-hf", "--hf-repo-draft", "-hfd", "-hfrd")
+N_MAX = ("--draft", "--draft-n", "--draft-max")
+N_MIN = ("--draft-min", "--draft-n-min")
+MAPS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
+MAP_LENGTH = 48
+"""Tokens of their drafts unless `size-m` says otherwise."""
+
+TYPES = {
+    "draft": ("draft-simple", PREFIXED),
+    "eagle3": ("draft-eagle3", PREFIXED),
+    "mtp": ("draft-mtp", "llama.cpp #22673"),
+    "dflash": ("draft-dflash", ""),
+    "dspark": ("draft-dspark", ""),
+}
+"""Types of old, with today's and since when."""
+
+FLAGS = (
+    Flag(("--draft-p-min",), "--spec-draft-p-min", "today's name; the old one is still read", REFACTORED),
+    Flag(("--draft-p-split",), "--spec-draft-p-split", "today's name; the old one is still read", REFACTORED),
+    Flag(
+        ("--ctx-size-draft", "-cd", "--spec-draft-ctx-size"), "", "no longer known: the draft's context is the target's"
+    ),
+    Flag(("--spec-ngram-check-rate",), "", "no longer known"),
+    Flag(("--spec-replace",), "", "no longer known", n_values=2),
+)
+
+NGRAM_FLAGS = {
+    "--spec-ngram-size-n": ("size-n", "--spec-ngram-mod-n-match"),
+    "--spec-ngram-size-m": ("size-m", ""),
+    "--spec-ngram-min-hits": ("min-hits", ""),
+}
+"""What was said for all n-gram types, and now for each: its name behind `--spec-TYPE-`, and for ngram-mod."""
+
+
+def recognise(words: list[str]) -> int:
+    """How many words name the program; 0 where it is another."""
+    name = PurePath(words[0].replace("\\", "/")).name.removesuffix(".exe")
+    if name not in PROGRAMS:
+        return 0
+    return 2 if name == "llama" and len(words) > 1 and not words[1].startswith("-") else 1
+
+
+def claims(words: list[str]) -> bool:
+    """Whether flags without a program are this engine's."""
+    names = {name_of(word) for word in words}
+    others = {"--spec-method", "--spec-model", "--spec-tokens", "--spec-decoding-acceptance-method"}
+    own = {*DRAFTS, *N_MAX, *N_MIN, "--draft-model-path", *(old for flag in FLAGS for old in flag.old)}
+    gguf = "--draft-model" in names and any(word.endswith(".gguf") for word in words)
+    return bool(names & own) or gguf or any(name.startswith("--spec-") for name in names - others)
+
+
+def modernise(line: Line) -> None:
+    """Makes a line of llama.cpp one of b11549."""
+    _rename_program(line)
+    _never_flags(line)
+    line.replace(FLAGS)
+    _rename_types(line)
+    _split_ngram_flags(line)
+    _split_lengths(line, N_MAX, "n-max")
+    _split_lengths(line, N_MIN, "n-min")
+    _say_flash_attention(line)
+    if not line.program or "speculative" not in line.program[0]:
+        _turn_on(line)
+        _say_defaults(line)
+
+
+def _rename_program(line: Line) -> None:
+    if not line.program:
+        return
+    path = line.program[0]
+    name = PurePath(path.replace("\\", "/")).name
+    new = PROGRAMS[name.removesuffix(".exe")]
+    if new:
+        line.program[0] = path[: -len(name)] + new + (".exe" if name.endswith(".exe") else "")
+        line.note(f"{name} → {new}", "the program's name today", "llama.cpp #7809")
+
+
+def _never_flags(line: Line) -> None:
+    """`--draft-model NAME --draft-model-path PATH` stands in articles and never was."""
+    path, name = line.take("--draft-model-path"), line.take("--draft-model")
+    kept = path or name
+    if kept is None:
+        return
+    line.put("--model-draft", kept.value, at=min(found.at for found in (path, name) if found))
+    line.note(f"{kept.name} → --model-draft", "llama.cpp never had it")
+    if path and name:
+        line.note(f"{name.name} {name.value} taken out", "llama.cpp never had it; the path names the draft")
+
+
+def types_of(line: Line) -> list[str]:
+    return [kind for kind in (line.value("--spec-type") or "").split(",") if kind]
+
+
+def _rename_types(line: Line) -> None:
+    kinds = types_of(line)
+    for kind in kinds:
+        if kind in TYPES:
+            new, since = TYPES[kind]
+            line.note(f"--spec-type {kind} → {new}", "types that draft with a model begin with draft-", since)
+    if any(kind in TYPES for kind in kinds):
+        line.set("--spec-type", ",".join(TYPES.get(kind, (kind, ""))[0] for kind in kinds))
+
+
+def _split_ngram_flags(line: Line) -> None:
+    for old, (name, of_mod) in NGRAM_FLAGS.items():
+        while (found := line.take(old)) is not None:
+            new = [f"--spec-{kind}-{name}" for kind in types_of(line) if kind in MAPS]
+            new += [of_mod] if of_mod and "ngram-mod" in types_of(line) else []
+            for flag in reversed(new):
+                line.put(flag, found.value, at=found.at)
+            what = f"{old} → {' and '.join(new)}" if new else f"{old} {found.value} taken out"
+            why = "each n-gram type has its own" if new else "none of the types that run here has such a setting"
+            line.note(what, why, REFACTORED)
+
+
+def _split_lengths(line: Line, old: tuple[str, ...], name: str) -> None:
+    """The length of drafts was one for all types."""
+    while (found := line.take(*old)) is not None:
+        at, written, value = found.at, found.name, found.value
+        kinds = types_of(line)
+        new = ["--spec-ngram-mod-" + name] if "ngram-mod" in kinds else []
+        if line.has(*DRAFTS) or any(kind.startswith("draft-") for kind in kinds) or not kinds:
+            new.insert(0, "--spec-draft-" + name)
+        for flag in reversed(new):
+            line.put(flag, value, at=at)
+        shortened = [] if name == "n-min" else _shorten_maps(line, [k for k in kinds if k in MAPS], value, at)
+        if new or shortened:
+            line.note(
+                f"{written} → {' and '.join([*new, *shortened])}", "refused today: each type has its own", REFACTORED
+            )
+        else:
+            why = "refused today: drafts of these types are as long as --spec-TYPE-size-m says, 48 unless given"
+            line.note(f"{written} {value} taken out", why, REFACTORED)
+
+
+def _shorten_maps(line: Line, kinds: list[str], value: str, at: int) -> list[str]:
+    """A maximum below the length of a map's drafts becomes that length."""
+    shortened = []
+    for kind in kinds:
+        flag = f"--spec-{kind}-size-m"
+        length = line.value(flag) or str(MAP_LENGTH)
+        if value.isdigit() and length.isdigit() and int(value) < int(length):
+            line.take(flag)
+            line.put(flag, value, at=min(at, len(line.words)))
+            shortened.append(flag)
+    return shortened
+
+
+def _say_flash_attention(line: Line) -> None:
+    at = line.index("-fa", "--flash-attn")
+    if at is not None and "=" not in line.words[at] and (at + 1 == len(line.words) or name_of(line.words[at + 1])):
+        line.put("on", at=at + 1)
+        line.note(f"{line.words[at]} → {line.words[at]} on", "it takes on, off or auto today")
+
+
+def _turn_on(line: Line) -> None:
+    """A draft model alone turns nothing on, and neither do lengths."""
+    kinds, at = types_of(line), line.index(*DRAFTS)
+    if at is None:
+        lengths = any(name_of(word).startswith("--spec-draft-") for word in line.words)
+        if lengths and not kinds and not line.has("--mtp", "--eagle3", "--dflash", "--spec-default"):
+            line.remarks.append("Nothing is drafted by this line: it has neither --spec-type nor a draft model.")
+        return
+    if "none" in kinds or line.has("--spec-default") or any(kind.startswith("draft-") for kind in kinds):
+        return
+    kind = _kind_of(line.value(*DRAFTS) or "")
+    line.set("--spec-type", ",".join([*kinds, kind]))
+    why = "a draft model alone no longer turns speculation on: it was loaded and never asked, without a word"
+    if kind != "draft-simple":
+        why = "a draft model alone no longer turns speculation on everywhere; the type is read from its name"
+    line.note(f"--spec-type {line.value('--spec-type')} added", why, "llama.cpp #23988")
+
+
+def _kind_of(draft: str) -> str:
+    name = PurePath(draft.replace("\\", "/")).name.lower().replace("eagle-3", "eagle3")
+    return next((f"draft-{kind}" for kind in ("eagle3", "dflash", "dspark", "mtp") if kind in name), "draft-simple")
+
+
+def _say_defaults(line: Line) -> None:
+    if "draft-simple" not in types_of(line):
+        return
+    if not line.has("--spec-draft-n-max"):
+        line.remarks.append("--spec-draft-n-max is not given: it is 3 today and was 16.")
+    if not line.has("--spec-draft-p-min"):
+        line.remarks.append(
+            "--spec-draft-p-min is not given: it is 0.0 today and was 0.75 (llama.cpp #25792), so a draft no longer "
+            "ends where the draft model is unsure."
+        )

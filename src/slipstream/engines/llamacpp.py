@@ -1,0 +1,248 @@
+"""llama.cpp's server: that of the xllamacpp wheel, any `llama-server` program, or one that runs already.
+
+Times are the server's own: `timings.predicted_ms` runs from the choice of the first token to the last verification,
+and `predicted_n` counts the first token, too (tools/server/server-context.cpp).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from slipstream.errors import EngineError, InputError, SlipstreamError
+from slipstream.models.describe import describe_gguf
+
+from .chat_client import body, open_client, said, stream_chat
+from .llamacpp_options import (
+    KINDS,
+    Release,
+    check,
+    options,
+    release_of_program,
+    release_of_wheel,
+    wheel_version,
+    why_not,
+)
+from .llamacpp_settings import arguments, command_line, fields, python
+from .metrics import speculation
+from .process import ServerProcess, free_port
+from .protocol import Answer, Counters, Option, Rendering, Request, Settings
+
+READY_S: Final = 1800.0
+USUAL_URL: Final = "http://127.0.0.1:8080"
+_GOES_ON_WITHOUT: Final = re.compile(r"failed to initialize speculative decoding context: (.*)")
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A server that runs already. kinds: its speculation, () for none, None where it does not tell."""
+
+    url: str
+    kinds: tuple[str, ...] | None
+
+
+class LlamaCppEngine:
+    """Implements `protocol.Engine`. What its n-gram kinds have seen stays from request to request until `stop`."""
+
+    name = "llama.cpp"
+    concurrent = True
+
+    def __init__(self, program: str | None = None) -> None:
+        """program: a `llama-server`, None for that of the xllamacpp wheel. Raises EngineError for another program."""
+        self._program = program
+        self._release = release_of_program(program) if program else None
+        self.version = self._release.version if self._release else wheel_version()
+        self._attached: Attached | None = None
+        self._server: ServerProcess | None = None
+        self._client: httpx.Client | None = None
+        self._model = ""
+        self._counted = Counters()
+        self._counting = threading.Lock()
+
+    def speculative_options(self, settings: Settings) -> tuple[Option, ...]:
+        """Each kind of this release; of an attached server, that which it runs. Raises ModelError for bad files."""
+        if self._attached is None:
+            return options(settings, self._known())
+        runs = self._attached.kinds or ()
+        reason = f"this server runs {' and '.join(runs) or 'no speculation'}; restart it with another --spec-type"
+        return tuple(Option(kind, why_not="" if runs == (kind,) else reason) for kind in KINDS)
+
+    def start(self, settings: Settings, progress: Callable[[str], None] = lambda line: None) -> None:
+        """Starts a server on a free port. Attached, it only checks that the server is one for these settings."""
+        assert self._client is None, "stop comes first"
+        self._model, self._counted = settings.model, Counters()
+        if self._attached is not None:
+            self._check_attached(self._attached, settings)
+            self._client = open_client(self._attached.url)
+            return
+        check(settings, self._known())
+        port = free_port()
+        self._server = ServerProcess(self.name, self._command(settings, port))
+        try:
+            url = f"http://127.0.0.1:{port}"
+            self._server.wait_ready(f"{url}/health", READY_S, progress)
+            self._client = open_client(url)
+            self._check_speculates(self._server, self._client, settings)
+        except BaseException:
+            self.stop()
+            raise
+
+    def attach(self, url: str) -> None:
+        """Uses the server at `url`. Raises InputError for what is no URL, EngineError where no llama.cpp answers."""
+        address = url.rstrip("/").removesuffix("/v1")
+        if not address.startswith(("http://", "https://")):
+            raise InputError(f"{url[:80]!r} is no URL.", f"Give it as {USUAL_URL}.")
+        self.stop()
+        self._attached = None
+        try:
+            client = open_client(address)
+        except httpx.InvalidURL as error:
+            raise InputError(f"{url[:80]!r} is no URL: {error}.", f"Give it as {USUAL_URL}.") from None
+        with client:
+            props = _json(client, "/props")
+            if not isinstance(props, dict) or "build_info" not in props:
+                raise EngineError(f"What answers at {address} is not llama.cpp's server.")
+            build = re.match(r"b[1-9]\d*", str(props["build_info"]))
+            self.version = build[0] if build else ""
+            self._attached = Attached(address, _running_kinds(client))
+
+    def complete(self, request: Request) -> Answer:
+        """Answers one request, without the prompt cache."""
+        assert self._client is not None, "start comes first"
+        asked = body(request, self._model, {"cache_prompt": False})
+        try:
+            answer, extra = stream_chat(self._client, self.name, asked)
+        except EngineError as error:
+            if self._server is not None and not self._server.is_running:
+                raise self._server.error(f"llama.cpp ended while it answered: {error.message}") from None
+            raise
+        answer = timed(answer, extra.get("timings"))
+        with self._counting:
+            self._counted += answer.counters or Counters()
+        return answer
+
+    def counters(self) -> Counters | None:
+        """The server's own totals, by position too; of a server without `--metrics`, those of our own requests."""
+        assert self._client is not None, "start comes first"
+        try:
+            response = self._client.get("/metrics")
+        except httpx.HTTPError as error:
+            raise _silent(self._client, error) from None
+        found = speculation(response.text, "llamacpp:") if response.status_code == 200 else None
+        return self._counted if found is None else found
+
+    def render(self, settings: Settings) -> tuple[Rendering, ...]:
+        """The command line, and Python for the wheel. Raises InputError for what this release has no setting for."""
+        release = Release(self.version) if self._attached else self._known()
+        check(settings, release)
+        line = command_line(self._program or "llama-server", settings, release)
+        return (line,) if self._program or self._attached else (line, python(settings))
+
+    def stop(self) -> None:
+        """Ends the server that was started; one attached to goes on, and `start` finds it again."""
+        if self._client is not None:
+            self._client.close()
+        if self._server is not None:
+            self._server.stop()
+        self._client = self._server = None
+
+    def _known(self) -> Release:
+        if self._release is None:
+            self._release = release_of_wheel()
+        return self._release
+
+    def _command(self, settings: Settings, port: int) -> list[str]:
+        if self._program is None:
+            ours = {"port": port, "endpoint_metrics": True, "endpoint_slots": True, "cache_ram_mib": 0}
+            return [sys.executable, "-m", f"{__package__}.llamacpp_child", json.dumps({**fields(settings), **ours})]
+        release = self._known()
+        words = [self._program, *arguments(settings, release), "--host", "127.0.0.1", "--port", str(port)]
+        words += [flag for flag in ("--metrics", "--slots") if release.flag((flag,))]
+        return words + (["--cache-ram", "0"] if release.flag(("--cache-ram",)) else [])
+
+    def _check_speculates(self, server: ServerProcess, client: httpx.Client, settings: Settings) -> None:
+        """Where a pair does not fit, llama.cpp says so in its log at most, and decodes plainly."""
+        if not settings.speculation:
+            return
+        logged = _GOES_ON_WITHOUT.search("\n".join(server.last_lines(1000)))
+        if logged is None and _speculates(client) is not False:
+            return
+        own = f"it says: {logged[1]}" if logged else "it does not say why"
+        reason = next((r for s in settings.speculation if (r := _reason(s.kind, settings))), own)
+        raise EngineError(f"llama.cpp decodes plainly instead of {settings.arm}: {reason}.")
+
+    def _check_attached(self, attached: Attached, settings: Settings) -> None:
+        wanted = {s.kind for s in settings.speculation}
+        unset = all(s.n_max is None and s.p_min is None for s in settings.speculation)
+        if attached.kinds is None or (unset and wanted == set(attached.kinds)):
+            return
+        runs = " and ".join(attached.kinds) or "no speculation"
+        asked = settings.arm if wanted else "plain decoding"
+        message = f"This server runs {runs}, and llama.cpp cannot be asked for {asked} while it runs."
+        raise InputError(message, f"Start it yourself with `{self.render(settings)[0].text.strip()}`, then attach.")
+
+
+def timed(answer: Answer, timings: Mapping[str, Any] | None) -> Answer:
+    """The answer with the server's own times and counts; by arrival where it gives none."""
+    if not timings or "predicted_ms" not in timings:
+        return answer
+    counters = Counters(int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0)))
+    return replace(
+        answer, n_tokens=int(timings["predicted_n"]), decode_s=timings["predicted_ms"] / 1e3, counters=counters
+    )
+
+
+def _reason(kind: str, settings: Settings) -> str:
+    """Why a kind does not run, by what the files say; "" where they do not."""
+    try:
+        target = describe_gguf(Path(settings.model), settings.model)
+        draft = describe_gguf(Path(settings.draft), settings.draft) if settings.draft else None
+        return why_not(kind, target, draft)
+    except SlipstreamError:
+        return ""
+
+
+def _speculates(client: httpx.Client) -> bool | None:
+    """What `/slots` says; None where the server keeps them to itself or is too old to say."""
+    try:
+        slots = _json(client, "/slots")
+    except EngineError:
+        return None
+    told = [slot.get("speculative") for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
+    return any(told) if told and None not in told else None
+
+
+def _running_kinds(client: httpx.Client) -> tuple[str, ...] | None:
+    """The speculation of a server that runs: its slots name it once they have answered something."""
+    speculates = _speculates(client)
+    if not speculates:
+        return () if speculates is False else None
+    stream_chat(client, "llama.cpp", body(Request(({"role": "user", "content": "Hi"},), 1), ""))
+    slots = _json(client, "/slots")
+    names = {str(slot.get("params", {}).get("speculative.types", "")) for slot in slots} - {"", "none"}
+    return tuple(names.pop().split(",")) if len(names) == 1 else None
+
+
+def _json(client: httpx.Client, path: str) -> Any:
+    try:
+        response = client.get(path)
+    except httpx.HTTPError as error:
+        raise _silent(client, error) from None
+    if response.status_code != 200:
+        raise EngineError(f"llama.cpp answered status {response.status_code} to {path}: {said(response.text)}")
+    try:
+        return response.json()
+    except ValueError:
+        raise EngineError(f"What answers at {client.base_url} is not llama.cpp's server.") from None
+
+
+def _silent(client: httpx.Client, error: httpx.HTTPError) -> EngineError:
+    return EngineError(f"llama.cpp does not answer at {client.base_url}: {type(error).__name__}.", "Is it running?")

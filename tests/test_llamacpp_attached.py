@@ -1,0 +1,69 @@
+"""Servers of llama.cpp that run already and tell less than the wheel's: stood in for, by what they answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stand_ins import Reply, StandIn, as_json, delta, events, standing_in
+
+from slipstream.engines.llamacpp import LlamaCppEngine, timed
+from slipstream.engines.protocol import Answer, Counters, Request, Settings, Speculation
+from slipstream.errors import EngineError, InputError
+
+SHORT = Request(({"role": "user", "content": "What is the capital of France?"},), 12)
+
+
+def server_that_tells(**more: Reply) -> StandIn:
+    routes = {
+        "/props": as_json({"build_info": "b9999-abcdef"}),
+        "/slots": as_json({"error": {"message": "This server does not support slots endpoint."}}, 501),
+        **{f"/{name}": reply for name, reply in more.items()},
+    }
+    timings = {"predicted_n": 3, "predicted_ms": 500.0, "draft_n": 4, "draft_n_accepted": 1}
+    chat = events(delta("One, "), delta("two"), {"choices": [], "timings": timings})
+    found: dict[tuple[str, str], Any] = {("GET", path): lambda _, r=reply: r for path, reply in routes.items()}
+    return StandIn({**found, ("POST", "/v1/chat/completions"): lambda _: chat})
+
+
+def test_one_that_tells_little_is_measured_by_its_answers() -> None:
+    with standing_in(server_that_tells()) as server:
+        engine = LlamaCppEngine()
+        engine.attach(server.url)
+        assert engine.version == "b9999"
+        engine.start(Settings("m.gguf"))
+        found = engine.complete(SHORT)
+        assert (found.n_tokens, found.decode_s, found.counters) == (3, 0.5, Counters(4, 1))
+        assert found.tokens_per_s == 4.0
+        engine.complete(SHORT)
+        assert engine.counters() == Counters(8, 2)
+        assert {asked["cache_prompt"] for asked in server.bodies("/v1/chat/completions")} == {False}
+        engine.stop()
+
+
+def test_two_kinds_at_once_are_named() -> None:
+    slots = as_json([{"speculative": True, "params": {"speculative.types": "draft-simple,ngram-mod"}}])
+    with standing_in(server_that_tells(slots=slots)) as server:
+        engine = LlamaCppEngine()
+        engine.attach(server.url)
+        assert all("draft-simple and ngram-mod" in o.why_not for o in engine.speculative_options(Settings("m")))
+        engine.start(Settings("m", (Speculation("ngram-mod"), Speculation("draft-simple"))))
+        engine.stop()
+
+
+def test_a_server_of_something_else() -> None:
+    engine = LlamaCppEngine()
+    with (
+        standing_in(server_that_tells(props=as_json({"hello": 1}))) as server,
+        pytest.raises(EngineError, match=r"is not llama\.cpp's server"),
+    ):
+        engine.attach(server.url)
+    with pytest.raises(EngineError, match=r"llama\.cpp does not answer at"):
+        engine.attach(server.url)
+    with pytest.raises(InputError, match=r"'localhost:8080' is no URL"):
+        engine.attach("localhost:8080")
+
+
+def test_an_answer_without_timings_is_timed_by_its_arrival() -> None:
+    by_arrival = Answer("text", 5, 0.1, 0.4)
+    assert timed(by_arrival, None) == timed(by_arrival, {"prompt_n": 3}) == by_arrival
