@@ -49,6 +49,7 @@ from speed import read_prompts
 
 from slipstream import __version__
 from slipstream.errors import InputError, RuntimeLibraryError, SlipstreamError
+from slipstream.lab.machine import cpu
 from slipstream.lab.workload import Prompt
 from slipstream.models.resolve import resolve
 
@@ -165,16 +166,6 @@ def versions(engines: Mapping[str, Engine]) -> dict[str, str]:
     own = {"slipstream": __version__, "xllamacpp": version("xllamacpp"), "Python": platform.python_version()}
     others = {name: v for engine in engines.values() for name, v in engine.versions.items()}
     return {**own, **others, "on": cpu()}
-
-
-def cpu() -> str:
-    """What the system calls its processor, and the number of its cores."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.processor() or platform.machine())}, {os.cpu_count()} cores"
 
 
 def about() -> dict[str, str]:

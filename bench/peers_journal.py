@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from slipstream.errors import InputError
+from slipstream.lab import json_lines
 
 MAX_OTHERS = 0.1
 """Of one core: where other processes took more while an arm answered, the prompt is measured again, or left out."""
@@ -164,10 +164,7 @@ class Journal:
         return {p: m for p, m in by_prompt.items() if set(m) == arms and len({a.run for a in m.values()}) == 1}
 
     def _append(self, line: dict[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        json_lines.append(self.path, line)
         self._take(json.loads(json.dumps(line)))
 
     def _take(self, line: dict[str, Any]) -> None:
@@ -183,20 +180,10 @@ class Journal:
             self._measured[key] = Measurement(**line, answer=Answer(**answer))
 
     def _whole_lines(self) -> list[dict[str, Any]]:
-        """The lines of the file; one that was cut off by the end of a process is removed from it."""
-        if not self.path.exists():
-            return []
-        text = self.path.read_bytes()
-        whole = text[: text.rfind(b"\n") + 1]
         try:
-            lines = [json.loads(line) for line in whole.decode().split("\n") if line]
-            if not all(line["kind"] in ("run", "measurement", "left out") for line in lines):
-                raise KeyError("kind")
-        except (ValueError, KeyError, TypeError):
+            return json_lines.read(self.path, ("run", "measurement", "left out"))
+        except ValueError:
             raise InputError(f"{self.path} is no journal of this benchmark.", "Give another --out.") from None
-        if len(whole) < len(text):
-            os.truncate(self.path, len(whole))
-        return lines
 
 
 def _require_same(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:

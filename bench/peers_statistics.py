@@ -11,14 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from peers_arms import LLAMA, baseline
 from peers_journal import Measurement, Settings
 
-N_DRAWS = 10_000
-SEED = 0
-
-Floats = NDArray[np.float64]
+from slipstream.lab.bootstrap import Floats, generator, interval, resampled
 
 
 @dataclass(frozen=True)
@@ -112,15 +108,14 @@ def draws(above: Floats, below: Floats, of: Callable[[Floats, Floats], Floats] =
 
     Categories that are resampled together take a `stream` of random numbers each.
     """
-    index = np.random.default_rng((SEED, stream)).integers(len(above), size=(N_DRAWS, len(above)))
+    index = resampled(len(above), generator(stream))
     return of(above[index], below[index])
 
 
 def figure(value: float, drawn: Floats, n_prompts: int) -> Figure:
     if n_prompts < 2:
         return Figure(value)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return Figure(value, float(low), float(high))
+    return Figure(value, *interval(drawn))
 
 
 def speed_up(some: Sequence[Row], arm: str, of: Callable[[Floats, Floats], Floats] = sums_ratio) -> Figure:

@@ -130,7 +130,7 @@ def bad_input(*arguments: str, said: str, id: str):
         bad_input("TMP/truncated.gguf", "a", said="truncated.gguf", id="truncated"),
         bad_input("TMP/text.gguf", "a", said="text.gguf", id="text file"),
         bad_input("no-such-model-anywhere", "a", said="no-such-model-anywhere", id="unknown name"),
-        bad_input("MODEL", "a", "--draft", "TMP/other.gguf", said="cannot draft", id="other vocabulary"),
+        bad_input("MODEL", "a", "--draft", "TMP/other.gguf", said="other.gguf cannot be loaded", id="empty draft"),
         bad_input("MODEL", "a", "--draft", "TMP/none.gguf", said="no file", id="missing draft"),
         bad_input("MODEL", "word " * 100, "--ctx", "64", said="context holds 64", id="prompt too long"),
         bad_input("MODEL", "a", "--threads", "0", said="threads", id="no threads"),

@@ -15,12 +15,14 @@ try:
     from slipstream import __version__
     from slipstream.cli.chat import chat
     from slipstream.cli.check import check
+    from slipstream.cli.flags import CONTEXT, flags
     from slipstream.cli.models import models, printable
     from slipstream.cli.pair import pair
     from slipstream.cli.plan import plan
     from slipstream.cli.pull import pull
     from slipstream.cli.run import run
     from slipstream.cli.simulate import simulate
+    from slipstream.cli.tune import tune
     from slipstream.cli.verify import verify
     from slipstream.errors import SlipstreamError
 except KeyboardInterrupt:  # within the first moments
@@ -45,6 +47,8 @@ app.command()(simulate)
 app.command()(check)
 app.command()(pair)
 app.command()(plan)
+app.command(context_settings=CONTEXT)(flags)
+app.command()(tune)
 
 
 def _version(wanted: bool) -> None:

@@ -36,12 +36,27 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """One answer of an arm in the course of the run, so that decay and drift can be seen.
+
+    at_s: seconds since the run began. tokens_per_s, plain_tokens_per_s: of the answer, and of plain decoding around it
+    for the same prompt. acceptance_rate: of the answer alone. None where not known.
+    """
+
+    at_s: float
+    category: str
+    tokens_per_s: float | None
+    plain_tokens_per_s: float | None
+    acceptance_rate: float | None
+
+
+@dataclass(frozen=True)
 class ArmResult:
     """One setting. arm: its name (`Settings.arm`). reason: why it was dropped or failed, with the last log lines.
 
     tokens_per_s, plain_tokens_per_s: medians over prompts. conditional[i]: accepted ÷ reached of draft token i, None
     where not known. n_same of n_compared answers had plain decoding's greedy text; parted: where others did (prompt,
-    characters that agree).
+    characters that agree). samples: its answers in the order of their measurement.
     """
 
     arm: str
@@ -58,6 +73,7 @@ class ArmResult:
     n_compared: int
     parted: tuple[tuple[str, int], ...]
     timeline: Timeline | None
+    samples: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +123,10 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A whole run. prompts: number by category. seconds: spent. started: ISO 8601. machine: in words."""
+    """A whole run. prompts: number by category. seconds: spent. started: ISO 8601. machine: in words.
+
+    n_tokens, seed: of every request.
+    """
 
     slipstream: str
     started: str
@@ -120,4 +139,5 @@ class Tuned:
     prompts: Mapping[str, int]
     engines: tuple[EngineResult, ...]
     cost: tuple[CostPoint, ...] = ()
+    seed: int = 0
     format: int = FORMAT

@@ -11,6 +11,11 @@ from typing import Any
 
 from slipstream.errors import InputError
 
+FORMS = (
+    'It needs "messages" with role and content, "prompt", "turns", or one of these within "body" or "request" '
+    "as request logs have it; texts only."
+)
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -22,15 +27,22 @@ class Prompt:
 
 
 def built_in() -> list[Prompt]:
-    """The prompts that come with the project: one or two of each category, short ones."""
-    return _parse(files("slipstream.lab").joinpath("prompts.jsonl").read_text(encoding="utf-8"), "built-in prompts")
+    """The short prompts that come with the project, one or two of each category: enough to verify with."""
+    return _shipped("prompts.jsonl")
+
+
+def built_in_for_tuning() -> list[Prompt]:
+    """The prompts of usual lengths that come with the project, six of each category: what tuning measures with."""
+    return _shipped("tune_prompts.jsonl")
 
 
 def read(path: Path) -> list[Prompt]:
-    """Prompts of a file with one JSON object a line.
+    """Prompts of a file with one JSON object a line: prompts, conversations, or a log of requests.
 
-    Each has `turns` (texts; the first is used), `messages` (role and content) or `prompt` (a text); `id` and
-    `category` if it likes. Raises InputError, with the line, for anything else, and for an empty file.
+    Each has `turns` (texts; the first is used), `messages` (role and content) or `prompt` (a text), itself or within
+    `body` or `request`, as OpenAI's batch files and the logs of proxies have it; `id` (or `custom_id`) and `category`
+    if it likes. Contents may be lists of text parts. What an assistant said last is the answer, and left out. Raises
+    InputError, with the line, for anything else, and for an empty file.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -44,6 +56,10 @@ def read(path: Path) -> list[Prompt]:
     return prompts
 
 
+def _shipped(name: str) -> list[Prompt]:
+    return _parse(files("slipstream.lab").joinpath(name).read_text(encoding="utf-8"), f"built-in {name}")
+
+
 def _parse(text: str, name: str) -> list[Prompt]:
     # Not splitlines: a JSON text may hold U+2028 and its like as they are.
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
@@ -55,22 +71,62 @@ def _prompt(line: str, where: str, number: str) -> Prompt:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: {error}.", "Each line must be one JSON object.") from None
-    messages = _messages(data) if isinstance(data, dict) else None
-    if messages is None:
-        raise InputError(f"{where}: no prompt.", 'It needs "turns", "messages" with role and content, or "prompt".')
-    return Prompt(str(data.get("id", number)), str(data.get("category", "prompts")), messages)
+    for place in _places(data):
+        messages = _messages(place)
+        if messages:
+            return Prompt(str(data.get("id", data.get("custom_id", number))), _category(data), messages)
+    raise InputError(f"{where}: no prompt.", FORMS)
+
+
+def _category(data: Mapping[str, Any]) -> str:
+    return str(data.get("category", "prompts"))
+
+
+def _places(data: Any) -> list[Mapping[str, Any]]:
+    """The objects of a line that may hold the prompt; logs often keep a request's body as a text of its own."""
+    found: list[Mapping[str, Any]] = []
+    waiting = [data]
+    while waiting and len(found) < 4:
+        place = waiting.pop(0)
+        if isinstance(place, str):
+            try:
+                place = json.loads(place)
+            except (ValueError, RecursionError):
+                continue
+        if isinstance(place, dict):
+            found.append(place)
+            waiting += [place[key] for key in ("body", "request") if key in place]
+    return found if isinstance(data, dict) else []
 
 
 def _messages(data: Mapping[str, Any]) -> tuple[Mapping[str, str], ...] | None:
     turns, messages, prompt = data.get("turns"), data.get("messages"), data.get("prompt")
     if isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]:
         return ({"role": "user", "content": turns[0]},)
-    if isinstance(messages, list) and messages and all(map(_is_message, messages)):
-        return tuple({"role": m["role"], "content": m["content"]} for m in messages)
+    if isinstance(messages, list) and messages:
+        return _conversation(messages)
     if isinstance(prompt, str) and prompt:
         return ({"role": "user", "content": prompt},)
     return None
 
 
-def _is_message(message: Any) -> bool:
-    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+def _conversation(messages: list[Any]) -> tuple[Mapping[str, str], ...] | None:
+    """Up to what is to be answered; None where a message is none, or holds more than text."""
+    found: list[Mapping[str, str]] = []
+    for message in messages:
+        content = _text(message.get("content")) if isinstance(message, dict) else None
+        if content is None or not isinstance(message.get("role"), str):
+            return None
+        found.append({"role": message["role"], "content": content})
+    while found and found[-1]["role"] == "assistant":
+        found.pop()
+    return tuple(found) or None
+
+
+def _text(content: Any) -> str | None:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        return None
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    return "\n".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else None

@@ -1,0 +1,154 @@
+"""From blocks to what is reported of one setting: figures, acceptance, the same text or not, one answer as it came."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import takewhile
+from operator import add
+
+from slipstream.engines.protocol import Option
+from slipstream.lab.tune_counters import tally
+from slipstream.lab.tune_search import NOT_MEASURED, Arm
+from slipstream.lab.tune_statistics import Point, drift, points, ratio
+from slipstream.lab.tune_visit import Block, Measured, Visit
+from slipstream.lab.tuned import ArmResult, Ratio, Sample, Timeline
+
+MAX_PARTED = 20
+
+
+def figures(blocks: Sequence[Block], arm: str) -> tuple[Ratio | None, dict[str, Ratio]]:
+    """Overall and by category. What was chosen is judged by blocks that did not choose it, where those suffice."""
+    shared = drift(blocks)
+    chose, judged = ([p for p in points(blocks, roles) if p.arm == arm] for roles in (("search",), ("winner",)))
+    in_categories = [p for p in points(blocks, ("winner", "category")) if p.arm == arm]
+    by_category: dict[str, Ratio] = {}
+    for category in dict.fromkeys(p.category for p in [*chose, *in_categories]):
+        found = ratio(_of(in_categories, category), shared) or ratio(_of(chose, category), shared)
+        if found is not None:
+            by_category[category] = found
+    return ratio(judged, shared) or ratio(chose, shared), by_category
+
+
+def arm_result(arm: Arm, blocks: Sequence[Block], failed: str = "") -> ArmResult:
+    """All that is known of a setting. failed: why its engine could not go on."""
+    own = [block for block in blocks if block.arm == arm.name]
+    overall, by_category = figures(blocks, arm.name)
+    told = tally([block.tried for block in own], arm.settings, overall.value if overall else None)
+    counters = told.trusted
+    n_same, n_compared, parted = texts(own)
+    out = arm.out or ("" if own else NOT_MEASURED)
+    lie = f"Its counters cannot be right, and are not used: {told.lie}." if told.lie else ""
+    return ArmResult(
+        arm=arm.name,
+        state="failed" if failed else "dropped" if out else "measured",
+        reason=" ".join(filter(None, (failed or out, lie))),
+        overall=overall,
+        by_category=by_category,
+        tokens_per_s=speed(block.tried for block in own),
+        plain_tokens_per_s=speed(visit for block in own for visit in (block.before, block.after)),
+        acceptance_rate=counters.acceptance_rate if counters else None,
+        mean_tokens_a_pass=told.mean_tokens_a_pass,
+        conditional=counters.conditional() if counters else (),
+        n_same=n_same,
+        n_compared=n_compared,
+        parted=parted,
+        timeline=timeline(blocks, arm.name),
+        samples=samples(own),
+    )
+
+
+def not_run(option: Option) -> ArmResult:
+    """A kind that the engine has and that cannot be had here."""
+    return ArmResult(
+        option.kind, "dropped", f"not run: {option.why_not}", None, {}, None, None, None, None, (), 0, 0, (), None
+    )
+
+
+def speed(visits: Iterable[Visit]) -> float | None:
+    """Tokens a second, the median over tasks."""
+    known = [1 / m.token_s for visit in visits for m in visit.measured.values() if m.token_s]
+    return statistics.median(known) if known else None
+
+
+def texts(blocks: Iterable[Block]) -> tuple[int, int, tuple[tuple[str, int], ...]]:
+    """(answers with plain decoding's text, answers compared, where others part: prompt, characters that agree).
+
+    Where plain decoding gave two texts, either counts as its own.
+    """
+    n_same = n_compared = 0
+    parted: dict[str, int] = {}
+    for block in blocks:
+        plain = [_texts(block.before), _texts(block.after)]
+        for prompt, text in _texts(block.tried).items():
+            theirs = [known[prompt] for known in plain if prompt in known]
+            if not theirs:
+                continue
+            n_compared += 1
+            if text in theirs:
+                n_same += 1
+            else:
+                parted.setdefault(prompt, max(_agreeing(text, other) for other in theirs))
+    return n_same, n_compared, tuple(parted.items())[:MAX_PARTED]
+
+
+def timeline(blocks: Sequence[Block], arm: str) -> Timeline | None:
+    """The answer whose gain is the median of those of one request at a time that tell when their tokens came."""
+    known = [
+        (gain, task, block)
+        for block in blocks
+        if block.arm == arm
+        for task, gain in block.log_ratios().items()
+        if len(block.tried.measured[task].answers) == 1 and block.tried.measured[task].answers[0][1].arrivals
+    ]
+    if not known:
+        return None
+    _, task, block = sorted(known, key=lambda found: found[:2])[len(known) // 2]
+    mine, theirs = (visit.measured[task].answers[0][1].arrivals for visit in (block.tried, block.before))
+    return Timeline(task, block.category(task), mine, theirs)
+
+
+def samples(blocks: Iterable[Block]) -> tuple[Sample, ...]:
+    """The answers of blocks as they came."""
+    return tuple(
+        Sample(
+            round(measured.at_s, 2),
+            measured.category,
+            _inverse(measured.token_s),
+            _inverse(_mean([visit.measured[task].token_s for visit in (block.before, block.after)])),
+            _acceptance(measured),
+        )
+        for block in blocks
+        for task, measured in block.tried.measured.items()
+        if task in block.before.measured and task in block.after.measured
+    )
+
+
+def _inverse(seconds: float | None) -> float | None:
+    return 1 / seconds if seconds else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _acceptance(measured: Measured) -> float | None:
+    """Where the engine counts by request, and what it counted can be."""
+    known = [answer.counters for _, answer in measured.answers if answer.counters is not None]
+    if len(known) < len(measured.answers) or any(c.accepted > c.drafted for c in known):
+        return None
+    return reduce(add, known).acceptance_rate
+
+
+def _of(some: Sequence[Point], category: str) -> list[Point]:
+    return [p for p in some if p.category == category]
+
+
+def _texts(visit: Visit) -> dict[str, str]:
+    return {prompt: answer.text for measured in visit.measured.values() for prompt, answer in measured.answers}
+
+
+def _agreeing(one: str, other: str) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
