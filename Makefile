@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python bench/demo.py
 
 test: lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 test-engines: $(VENV)/.installed-dev $(ENGINES:%=$(VENV)-%/.installed) $(ENGINE_MODEL)/.written
 	SLIPSTREAM_VLLM_PYTHON=$(abspath $(VENV)-vllm/bin/python) \
@@ -63,6 +63,6 @@ $(VENV)-vllm/.installed: tests/engines/requirements/vllm.txt pyproject.toml
 	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-$(ENGINE_MODEL)/.written: tests/engines/hf_weights.py $(VENV)-transformers/.installed $(VENV)/.installed-dev
+$(ENGINE_MODEL)/.written: tests/engines/hf_weights.py $(VENV)-transformers/.installed | $(VENV)/.installed-dev
 	$(VENV)-transformers/bin/python $< "$$($(BIN)/slipstream pull smollm2)" $(ENGINE_MODEL)
 	touch $@

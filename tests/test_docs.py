@@ -111,7 +111,8 @@ def _options() -> list[Any]:
 
 @pytest.mark.model
 @pytest.mark.usefixtures("smollm2_path")
-def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.runtimes.llamacpp.options.default_threads", lambda: 1)  # other tests run beside it
     for example in blocks("README.md", "python"):
         exec(compile(example, "README.md", "exec"), {})
     assert capsys.readouterr().out.strip()

@@ -10,7 +10,7 @@ from test_cli import slipstream as command  # noqa: F401 (a fixture)
 from tiny_models import write_tiny
 
 import slipstream
-from slipstream import LLM, Sampling, estimates
+from slipstream import LLM, Sampling, estimates, loading
 from slipstream.decoding.record import Outcome
 from slipstream.drafters.corpus_file import open_corpus
 from slipstream.drafters.suffix import SuffixDrafter
@@ -25,6 +25,7 @@ CONTEXT = ContextOptions(n_ctx=256, n_batch=64, n_threads=1)
 def cache(tmp_path, monkeypatch) -> Path:
     """A cache directory of the test's own; what is learned lies in `acceptance`."""
     monkeypatch.setattr(estimates, "folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(loading, "WIDTHS_KEPT", 1)  # a busy machine has time for few
     return tmp_path / "cache"
 
 

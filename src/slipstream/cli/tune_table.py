@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from slipstream.lab.tuned import ArmResult, EngineResult, Ratio, Tuned, Verdict
 
-COLUMNS = ("setting", "÷ plain, 95 %", "tokens/s", "plain", "accepted", "a pass", "same", "")
+COLUMNS = ("setting", "÷ plain", "95 %", "tokens/s", "accepted", "a pass", "same", "")
 
 
 def show(tuned: Tuned) -> None:
@@ -33,9 +34,11 @@ def _table(engine: EngineResult, arms: Sequence[ArmResult]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=_title(engine), box=box.SIMPLE)
+    speeds = [arm.plain_tokens_per_s for arm in arms if arm.plain_tokens_per_s is not None]
+    plain = f", plain decoding {statistics.median(speeds):.1f} tokens/s" if speeds else ""
+    table = Table(title=f"{_title(engine)}{plain}", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for name in COLUMNS:
-        table.add_column(name, justify="left" if name in ("setting", "") else "right", no_wrap=name == "setting")
+        table.add_column(name, justify="left" if name in ("setting", "") else "right", no_wrap=True)
     order = sorted(arms, key=lambda arm: -(arm.overall.value if arm.overall else 0.0))
     for arm in order:
         style = "bold" if arm.arm == engine.verdict.arm else "dim" if arm.state != "measured" else ""
@@ -46,9 +49,9 @@ def _table(engine: EngineResult, arms: Sequence[ArmResult]) -> Table:
 def _cells(arm: ArmResult) -> tuple[str, ...]:
     return (
         _shown(arm.arm),
-        f"{arm.overall.value:.2f} {_interval(arm.overall)}" if arm.overall else "–",
+        f"{arm.overall.value:.2f}" if arm.overall else "–",
+        _interval(arm.overall),
         _number(arm.tokens_per_s, ".1f"),
-        _number(arm.plain_tokens_per_s, ".1f"),
         _number(arm.acceptance_rate, ".0%"),
         _number(arm.mean_tokens_a_pass, ".2f"),
         f"{arm.n_same}/{arm.n_compared}" if arm.n_compared else "–",

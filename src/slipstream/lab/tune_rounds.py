@@ -34,6 +34,9 @@ ROUND_SHARE = 0.6
 
 N_PROBE = 2
 MIN_TASKS = 2
+MIN_COARSE = 4
+"""Two lengths of a kind are tried at once only where so many tasks can tell them apart."""
+
 MIN_ROUND = 6
 MAX_JUDGED, MAX_PASSES = 64, 3
 
@@ -72,7 +75,7 @@ class Rounds:
 
     def _search(self, until_s: float) -> None:
         self.arms = coarse(self.settings, self.options)
-        if self._fitting(self.arms, until_s) < MIN_TASKS:
+        if self._fitting(self.arms, until_s) < min(MIN_COARSE, len(self.pools.search)):
             self.arms = coarse(self.settings, self.options, per_kind=1)
         while alive := self._affordable(until_s):
             n = max(self._fitting(alive, until_s, ROUND_SHARE), MIN_TASKS)
