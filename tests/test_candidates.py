@@ -68,12 +68,22 @@ def test_without_curves_the_fitting_size_comes_first(folder: Path) -> None:
     assert names(folder) == ["draft-1000.gguf", "draft-5000.gguf", "draft-100.gguf"]
 
 
+def test_one_of_another_vocabulary_is_translated_and_comes_last_without_a_prediction(folder: Path) -> None:
+    other = write_gguf(folder / "other-1000.gguf", tokens=TOKENS[::-1])
+    write_gguf(folder / "draft-100.gguf")
+    model = target(folder)
+    for path in (model.path, other):
+        save_curve(path, {1: 1.0, 8: 1.1})
+    last = search(model, [folder]).candidates[-1]
+    assert Path(last.name).name == "other-1000.gguf" and last.kind == "different"
+    assert last.speed_up is None and "slipstream" in last.engines
+
+
 def test_what_cannot_draft_is_counted_and_left_out(folder: Path) -> None:
-    write_gguf(folder / "other-1000.gguf", tokens=TOKENS[::-1])
     write_gguf(folder / "larger-8000.gguf")
     (folder / "broken-1.gguf").write_bytes(b"GGUF")
     found = search(target(folder), [folder])
-    assert (found.candidates, found.n_seen, found.n_misfits) == ((), 3, 2)
+    assert (found.candidates, found.n_seen, found.n_misfits) == ((), 2, 1)
     assert len(found.problems) == 1 and "ends inside its header" in found.problems[0]
 
 

@@ -52,7 +52,7 @@ def summary(statistics: Statistics) -> str:
             f"{_number(statistics.tokens_per_second, '{:.1f}')} tokens/s",
             f"accepted {_number(statistics.acceptance_rate, '{:.0%}')}",
             f"{_number(statistics.mean_tokens_per_pass, '{:.2f}')} a pass",
-            f"speed-up {_number(statistics.predicted_speedup, '{:.2f}×')}",
+            f"speed-up {_number(_speed_up(statistics), '{:.2f}×')}",
         )
     )
 
@@ -79,8 +79,13 @@ def _figures(statistics: Statistics) -> list[tuple[str, str]]:
         ("tokens/s", _number(statistics.tokens_per_second, "{:.1f}")),
         ("acceptance rate", _number(statistics.acceptance_rate, "{:.0%}")),
         ("tokens a pass", _number(statistics.mean_tokens_per_pass, "{:.2f}")),
-        ("speed-up (predicted)", _number(statistics.predicted_speedup, "{:.2f}×")),
+        ("speed-up (predicted)", _number(_speed_up(statistics), "{:.2f}×")),
     ]
+
+
+def _speed_up(statistics: Statistics) -> float | None:
+    """None for plain decoding, which has nothing to be compared with."""
+    return statistics.predicted_speedup if statistics.by_drafter else None
 
 
 def _number(value: float | None, form: str) -> str:

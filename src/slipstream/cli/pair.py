@@ -68,7 +68,7 @@ def _print_table(candidates: tuple[Candidate, ...]) -> None:
 def _cells(candidate: Candidate) -> tuple[str, ...]:
     speed_up = "rule of thumb"
     if candidate.speed_up is not None:
-        speed_up = f"{candidate.speed_up:.2f}× at {candidate.n_draft}" if candidate.n_draft else "none: plain is faster"
+        speed_up = f"{candidate.speed_up:.2f}×, {candidate.n_draft} a draft" if candidate.n_draft else "none: plain is faster"
     return (
         candidate.name,
         candidate.where,
@@ -84,10 +84,12 @@ def _notes(found: Search) -> list[str]:
     from slipstream.models.candidates import ACCEPTANCE
 
     notes = [
-        f"{found.n_seen} models looked at, {found.n_misfits} of them of another vocabulary or shape, or no smaller."
+        f"{found.n_seen} models looked at, {found.n_misfits} of them of another shape, or no smaller."
     ]
     if any(candidate.speed_up is not None for candidate in found.candidates):
         notes.append(f"Speed-up: by the measured t(w) of both models, at an assumed acceptance of {ACCEPTANCE:.0%}.")
+    if any(candidate.kind == "different" for candidate in found.candidates):
+        notes.append("Different: of another vocabulary; slipstream translates its drafts, of which fewer are accepted.")
     if any(candidate.kind is None for candidate in found.candidates):
         notes.append("Not checked: `slipstream check TARGET hf:ORG/REPO` reads its header.")
     notes += [f"Not read: {problem}" for problem in found.problems[:_N_PROBLEMS]]

@@ -2,7 +2,8 @@
 
 A pair whose two cost curves are known by the same options is ranked by its predicted speed-up: expected tokens of a
 round at one assumed acceptance (arXiv 2211.17192, eq. 1), over its time by the measured t(w) of both. The others
-follow by rule of thumb: heads that fit first, then by how near their size is to 1/10 to 1/5 of the target's.
+follow by rule of thumb: heads that fit first, then by how near their size is to 1/10 to 1/5 of the target's. Last come
+those of another vocabulary, whose drafts slipstream translates.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Search:
-    """What was found, best first. n_seen: models looked at; n_misfits: of those, other vocabularies and shapes.
+    """What was found, best first. n_seen: models looked at; n_misfits: of those, such as cannot draft for it.
 
     problems: models that could not be read, and why.
     """
@@ -158,10 +159,11 @@ def _candidate(target: Description, draft: Description, where: str) -> Candidate
     if draft.head is None and (draft.vocabulary is None or (ratio is not None and ratio >= 1)):
         return None
     ruling = verdict(target, draft)
-    if not ruling.fits:
-        return None
     engines = tuple(judgement.engine for judgement in judge(target, draft, ruling) if judgement.takes)
-    speed_up, n_draft = _predicted(target, draft)
+    if not ruling.fits and not (ruling.kind == "different" and "slipstream" in engines):
+        return None
+    # How much of a translated draft is accepted, nothing tells beforehand.
+    speed_up, n_draft = _predicted(target, draft) if ruling.fits else (None, None)
     return Candidate(
         draft.name,
         where,
@@ -197,7 +199,7 @@ def _known(target: Description) -> Iterator[Candidate]:
             yield Candidate(known.drafter, where, known.method, None, (), known.n_params, ratio, source=known.source)
 
 
-def _rank(candidate: Candidate) -> tuple[bool, float, bool, bool, float, str]:
+def _rank(candidate: Candidate) -> tuple[bool, float, bool, bool, bool, float, str]:
     predicted = candidate.speed_up is not None
     distance = math.inf
     if candidate.ratio:
@@ -205,4 +207,5 @@ def _rank(candidate: Candidate) -> tuple[bool, float, bool, bool, float, str]:
         distance = max(-low, high, 0.0)
     here = candidate.kind is not None
     head = candidate.method != "draft model"
-    return (not predicted, -(candidate.speed_up or 0.0), not here, not head, distance, candidate.name)
+    foreign = candidate.kind == "different"
+    return (not predicted, -(candidate.speed_up or 0.0), foreign, not here, not head, distance, candidate.name)
