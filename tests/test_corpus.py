@@ -324,3 +324,11 @@ def test_an_answer_is_worth_more_than_its_memory(tmp_path):
     path.parent.rmdir()
     corpus.add(ANSWER)
     assert follows(corpus, ANSWER[:2]) == ANSWER[2:]
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "\0", "loop"], ids=["too long", "NUL", "a link to itself"])
+def test_a_path_that_no_file_can_have_is_said(tmp_path, name):
+    """Came as OSError, ValueError and RuntimeError."""
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(InputError, match=r"corpus .* cannot be read"):
+        open_corpus(tmp_path / name, "v", N_VOCAB)

@@ -239,6 +239,8 @@ class TestHuggingFaceFolders:
             ("model.safetensors", struct.pack("<Q", 1 << 60), "no safetensors file"),
             ("model.safetensors", struct.pack("<Q", 90_000_000) + b"{}", "no safetensors file"),
             ("model.safetensors", b"", "no safetensors file"),
+            ("model.safetensors", safetensors({"a": [10**400, 2]}), "no tensor has such a shape"),
+            ("model.safetensors", safetensors({"a": [-1, -5]}), "no tensor has such a shape"),
             ("model.safetensors", struct.pack("<Q", 4) + b"nope", "is damaged"),
         ],
     )

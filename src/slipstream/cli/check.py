@@ -25,8 +25,8 @@ def check(
 ) -> None:
     """Tell whether a draft fits its target, what each engine will say, and what to expect.
 
-    Status 1 if it cannot draft: where the hidden states that it reads are not the target's, or its tokens are others and
-    slipstream does not translate them either.
+    Status 1 if it cannot draft: where the hidden states that it reads are not the target's, or its tokens are others
+    and slipstream does not translate them either.
     Reads headers alone, of remote files too; no model is loaded or fetched.
     """
     import json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 try:
+    import errno
     import io
     import os
     from contextlib import suppress
@@ -80,6 +81,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            _fail(f"{str(error.filename)[:60]!r} is no usable path: {error.strerror}.")
         if error.filename is not None:
             raise
         sys.stdout = _nowhere("w")  # what is left in the other one cannot be written either

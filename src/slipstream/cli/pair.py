@@ -68,7 +68,8 @@ def _print_table(candidates: tuple[Candidate, ...]) -> None:
 def _cells(candidate: Candidate) -> tuple[str, ...]:
     speed_up = "rule of thumb"
     if candidate.speed_up is not None:
-        speed_up = f"{candidate.speed_up:.2f}×, {candidate.n_draft} a draft" if candidate.n_draft else "none: plain is faster"
+        drafted = f"{candidate.speed_up:.2f}×, {candidate.n_draft} a draft"
+        speed_up = drafted if candidate.n_draft else "none: plain is faster"
     return (
         candidate.name,
         candidate.where,
@@ -83,9 +84,7 @@ def _cells(candidate: Candidate) -> tuple[str, ...]:
 def _notes(found: Search) -> list[str]:
     from slipstream.models.candidates import ACCEPTANCE
 
-    notes = [
-        f"{found.n_seen} models looked at, {found.n_misfits} of them of another shape, or no smaller."
-    ]
+    notes = [f"{found.n_seen} models looked at, {found.n_misfits} of them of another shape, or no smaller."]
     if any(candidate.speed_up is not None for candidate in found.candidates):
         notes.append(f"Speed-up: by the measured t(w) of both models, at an assumed acceptance of {ACCEPTANCE:.0%}.")
     if any(candidate.kind == "different" for candidate in found.candidates):

@@ -22,7 +22,13 @@ def open_corpus(path: Path, vocabulary: str, n_vocab: int, n_tokens: int = N_TOK
     newest. Texts that are damaged, or hold other ids, are left out.
     Raises InputError where the path holds something else, or the corpus of another vocabulary.
     """
-    path = path.resolve()  # a link stays one when the file is written anew
+    try:
+        path = path.resolve()  # a link stays one when the file is written anew
+        is_other = path.exists() and not path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # a name that is too long, a link to itself, a NUL
+        raise InputError(f"The corpus {str(path)[:80]!r} cannot be read: {error}.", "Choose another path.") from None
+    if is_other:
+        raise InputError(f"The corpus {path} is no file.", "Choose another path.")
     texts, is_whole = _read(path, vocabulary, n_vocab)
     newest: list[list[int]] = []
     n_kept = 0
@@ -41,8 +47,6 @@ def open_corpus(path: Path, vocabulary: str, n_vocab: int, n_tokens: int = N_TOK
 
 def _read(path: Path, vocabulary: str, n_vocab: int) -> tuple[list[list[int]], bool]:
     """The texts, and whether the file is there with its last line."""
-    if path.exists() and not path.is_file():
-        raise InputError(f"The corpus {path} is no file.", "Choose another path.")
     try:
         head, _, body = path.read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError:

@@ -20,6 +20,9 @@ MAX_JSON_BYTES: Final = 1 << 27
 MAX_HEADER_BYTES: Final = 100_000_000
 """The largest header that the safetensors format allows."""
 
+MAX_VALUES: Final = 1 << 53
+"""Far more than any tensor has."""
+
 _FIRST_BYTES: Final = 1 << 16
 _HINT: Final = "Fetch the folder again."
 _BITS: Final = {"U8": 8, "I8": 8, "I16": 16, "I32": 32, "U32": 32, "I64": 64}
@@ -159,7 +162,12 @@ def _safetensors(files: Files, name: str) -> dict[str, Mapping[str, object]]:
         raise ModelError(f"{name} of {files.name} is no safetensors file, or is cut short.", _HINT)
     text = start[8 : 8 + n_bytes] if len(start) >= 8 + n_bytes else files.read(name, 8 + n_bytes)[8:]
     entries = _parsed(text, f"The header of {name} of {files.name}")
-    return {key: value for key, value in entries.items() if key != "__metadata__" and isinstance(value, dict)}
+    tensors = {key: value for key, value in entries.items() if key != "__metadata__" and isinstance(value, dict)}
+    for tensor in tensors.values():
+        shape = integers(tensor.get("shape"))
+        if any(n < 0 for n in shape) or math.prod(shape) > MAX_VALUES:
+            raise ModelError(f"The header of {name} of {files.name} is damaged: no tensor has such a shape.", _HINT)
+    return tensors
 
 
 def _sizes(
