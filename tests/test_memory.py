@@ -5,16 +5,20 @@ The models are headers without weights: see `model_headers`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import model_headers as headers
 import pytest
+from typer.testing import CliRunner
 
+from slipstream.cli.main import app
 from slipstream.models.gguf import read_gguf
 from slipstream.models.hardware import GPU_RESERVE_BYTES, X86_REPACKED, Device, Machine
 from slipstream.models.memory import (
+    Advice,
     Context,
     Load,
     Setup,
@@ -255,11 +259,17 @@ def advice(machine: Machine, tmp_path: Path, target: Write, draft: Write | None 
     return advise(Setup(machine, *loads))
 
 
+def options(said: Advice) -> list[str]:
+    return [remedy.options for remedy in said.remedies]
+
+
+QUANTIZED = "--cache-type-k q8_0 --cache-type-v q8_0"
+
+
 def test_70b_with_8b_on_two_cards_of_24_fits_with_a_change(tmp_path):
     said = advice(cards(24, 24), tmp_path, headers.llama_70b, headers.llama_8b)
     assert said.verdict == "fits with changes"
-    assert said.remedies[0].options == "--draft suffix"
-    assert any("--cache-type-k q8_0" in remedy.options for remedy in said.remedies)
+    assert options(said) == [QUANTIZED, "--draft-gpu-layers 0", "--draft suffix", "--draft MODEL"]
     assert advice(cards(24, 24), tmp_path, headers.llama_70b, headers.llama_8b, n_ctx=4096).verdict == "fits"
 
 
@@ -267,16 +277,51 @@ def test_8b_with_1b_on_one_card_fits(tmp_path):
     assert advice(cards(24), tmp_path, headers.llama_8b, headers.llama_1b).verdict == "fits"
 
 
+def test_what_stays_free_is_told_of_each_device(tmp_path):
+    said = advice(cards(100, 24, memory_gib=8), tmp_path, headers.llama_8b).sentence
+    assert re.fullmatch(r"Fits: [\d.]+ GiB stay free on GPU0, [\d.]+ GiB on GPU1, 7\.\d GiB on CPU\.", said)
+
+
 def test_no_coarser_target_for_the_sake_of_a_draft(tmp_path):
     said = advice(cards(6.5), tmp_path, headers.llama_8b, headers.llama_1b)
     assert said.verdict == "fits with changes"
-    assert said.remedies[0].options == "--draft suffix"
+    assert options(said) == ["--draft-gpu-layers 0", "--draft suffix", "--draft MODEL"]
     assert "take no coarser one for a draft" in said.sentence
+
+
+def test_two_changes_come_before_a_shorter_context(tmp_path):
+    said = advice(cards(8), tmp_path, headers.llama_8b, headers.llama_1b, n_ctx=32768)
+    assert options(said) == [f"--draft-gpu-layers 0 {QUANTIZED}", f"--draft suffix {QUANTIZED}"]
+
+
+def test_layers_of_the_target_leave_the_card_with_or_after_its_draft(tmp_path):
+    said = advice(cards(3), tmp_path, headers.llama_8b, headers.llama_1b, n_ctx=32768)
+    assert said.verdict == "fits with changes"
+    changed = [line.rpartition("--gpu-layers ") for line in options(said)]
+    assert {before.split(" --cache")[0].strip() for before, _, _ in changed} == {
+        "--draft-gpu-layers 0",
+        "--draft suffix",
+    }
+    assert all(0 < int(n) < 33 for _, _, n in changed)
+
+
+@pytest.mark.parametrize("size_gib", [0.6, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12])
+def test_no_draft_on_the_card_with_its_target_pushed_off(size_gib, tmp_path):
+    said = advice(cards(size_gib), tmp_path, headers.llama_8b, headers.llama_1b, n_ctx=32768)
+    assert said.verdict != "doesn't fit"
+    for line in options(said):
+        assert " --gpu-layers" not in f" {line}" or line.startswith(("--draft suffix", "--draft-gpu-layers 0"))
+
+
+def test_where_memory_is_short_everywhere_both_lie_on_the_cpu_with_less_context(tmp_path):
+    said = advice(cards(1, memory_gib=9), tmp_path, headers.llama_8b, n_ctx=32768)
+    assert said.verdict == "fits with changes"
+    assert all("--gpu-layers 0" in line and "--ctx" in line for line in options(said))
 
 
 def test_fewer_layers_where_the_target_alone_is_too_large(tmp_path):
     said = advice(cards(24), tmp_path, headers.llama_70b)
-    assert [remedy.options.split()[0] for remedy in said.remedies] == ["--gpu-layers"]
+    assert [line.split()[0] for line in options(said)] == ["--gpu-layers"]
 
 
 def test_what_cannot_fit_does_not(tmp_path):
@@ -284,11 +329,31 @@ def test_what_cannot_fit_does_not(tmp_path):
     assert (said.verdict, said.remedies) == ("doesn't fit", ())
 
 
-def test_each_remedy_is_enough(tmp_path):
-    loads = [Load(shape_of(write, tmp_path), Context(8192)) for write in (headers.llama_70b, headers.llama_8b)]
-    setup = Setup(cards(24, 24), *loads)
-    shorter = next(r for r in advise(setup).remedies if r.options.startswith("--ctx"))
-    n_ctx = int(shorter.options.split()[1])
+def test_a_shorter_context_is_the_longest_that_fits(tmp_path):
+    load = Load(shape_of(headers.llama_8b, tmp_path), Context(131072))
+    setup = Setup(cards(memory_gib=12), load)
+    n_ctx = int(options(advise(setup))[0].split("--ctx ")[1])
     for n, fits in ((n_ctx, True), (n_ctx + 256, False)):
-        target, draft = (replace(load, context=Context(n)) for load in loads)
-        assert plan(replace(setup, target=target, draft=draft)).fits is fits
+        assert plan(replace(setup, target=replace(load, context=Context(n)))).fits is fits
+
+
+def test_no_more_context_is_advised_than_the_target_was_trained_for(tmp_path):
+    n_trained = shape_of(headers.llama_8b, tmp_path).n_ctx_train
+    large = advice(cards(1000), tmp_path, headers.llama_8b, n_ctx=1_000_000)
+    assert (large.verdict, len(large.notes)) == ("fits", 1)
+    assert f"trained for {n_trained:,} tokens" in large.notes[0]
+    small = advice(cards(48), tmp_path, headers.llama_8b, n_ctx=1_000_000)
+    assert (options(small), small.notes) == ([f"--ctx {n_trained}"], large.notes)
+    for size_gib in (4, 8, 12):
+        lines = options(advice(cards(size_gib), tmp_path, headers.llama_8b, n_ctx=1_000_000))
+        assert lines
+        assert all(int(line.split("--ctx ")[1].split()[0]) <= n_trained for line in lines)
+    assert advice(cards(24), tmp_path, headers.llama_8b).notes == ()
+
+
+@pytest.mark.parametrize("line", ["The target was trained for", "GiB on CPU"])
+def test_the_command_tells_of_training_and_free_memory(line, tmp_path):
+    path = headers.llama_1b(tmp_path)
+    said = CliRunner().invoke(app, ["plan", str(path), "--gpu", "900GiB", "--ctx", "1000000"])
+    assert said.exit_code == 0
+    assert sum(line in shown for shown in said.output.splitlines()) == 1

@@ -192,6 +192,8 @@ def _print_tables(setup: Setup, result: MemoryPlan, advice: Advice) -> None:
     typer.echo(f"\n{advice.sentence}")
     for remedy in advice.remedies:
         typer.echo(f"  {remedy.change}: {remedy.options}  ({remedy.total_bytes / GIB:.1f} GiB in all)")
+    for note in advice.notes:
+        typer.echo(note)
 
 
 def _described(load: Load) -> str:
