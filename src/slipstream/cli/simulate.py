@@ -44,6 +44,8 @@ def simulate(
     if not 1 <= parallel <= 256:
         raise InputError(f"--parallel is {parallel}.", "It must be a whole number from 1 to 256.")
     run = _one(read(trace), trace)
+    if parallel > len(run.requests):
+        raise InputError(f"{trace} holds {len(run.requests)} requests.", f"--parallel {parallel} needs as many.")
     curve = None if cost is None else read_cost(cost)
     with working(f"replaying {len(run.requests)} requests") as progress:
         result = what_if(run, curve, acceptance, parallel, progress)
@@ -85,21 +87,27 @@ def _roofline(text: str) -> CostCurve:
     from slipstream.decoding.cost import MAX_WIDTH
     from slipstream.lab.theory import N_FAR, Roofline
 
-    kinds = {field.name: int if field.type == "int" else float for field in fields(Roofline)}
+    known = [field.name for field in fields(Roofline)]
     given: dict[str, Any] = {}
     for part in text.split(","):
         name, _, number = part.partition("=")
         name = name.strip()
-        if name not in kinds:
-            raise InputError(f"--cost knows no {name!r}.", f"It knows {', '.join(kinds)}.")
+        if name not in known:
+            raise InputError(f"--cost knows no {name!r}.", f"It knows {', '.join(known)}.")
         try:
-            given[name] = kinds[name](_finite(number))
+            given[name] = _finite(number)
         except ValueError:
             raise InputError(f"--cost: {name} is {number!r}.", "Give a number, such as 936e9.") from None
     missing = [name for name in ("weight_bytes", "n_parameters", "bandwidth", "flops") if not given.get(name, 0) > 0]
     if missing or any(number < 0 for number in given.values()) or given.get("n_used", 0) > given.get("n_experts", 0):
         said = f"{', '.join(missing)} must be given, above 0" if missing else "a number is out of range"
         raise InputError(f"--cost: {said}.", "None may be negative, nor n_used more than n_experts.")
+    if any(given[name] % 1 for name in ("n_experts", "n_used") if name in given):
+        raise InputError("--cost: n_experts and n_used count experts.", "They must be whole numbers.")
+    experts = [name for name in ("expert_bytes", "n_experts", "n_used") if given.get(name)]
+    if len(experts) not in (0, 3):
+        raise InputError("--cost: experts are told in part.", "Give expert_bytes, n_experts and n_used, or none.")
+    given |= {name: int(given[name]) for name in ("n_experts", "n_used") if name in given}
     roofline = Roofline(**given)
     slowest, fastest = roofline.time(MAX_WIDTH, N_FAR), roofline.time(1)
     if not 1e-7 <= fastest <= slowest <= 1e3:

@@ -162,7 +162,9 @@ def _safetensors(files: Files, name: str) -> dict[str, Mapping[str, object]]:
         raise ModelError(f"{name} of {files.name} is no safetensors file, or is cut short.", _HINT)
     text = start[8 : 8 + n_bytes] if len(start) >= 8 + n_bytes else files.read(name, 8 + n_bytes)[8:]
     entries = _parsed(text, f"The header of {name} of {files.name}")
-    tensors = {key: value for key, value in entries.items() if key != "__metadata__" and isinstance(value, dict)}
+    tensors: dict[str, Mapping[str, object]] = {
+        key: value for key, value in entries.items() if key != "__metadata__" and isinstance(value, dict)
+    }
     for tensor in tensors.values():
         shape = integers(tensor.get("shape"))
         if any(n < 0 for n in shape) or math.prod(shape) > MAX_VALUES:
