@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from unicodedata import category
 
 import typer
 
-from slipstream.models.listing import Listed, list_models
+if TYPE_CHECKING:
+    from slipstream.models.listing import Listed
 
 
 def models(
@@ -16,6 +17,8 @@ def models(
 ) -> None:
     """List the GGUF models of LM Studio, Ollama, llama.cpp, Hugging Face and slipstream itself."""
     import json
+
+    from slipstream.models.listing import list_models
 
     if as_json:
         typer.echo(json.dumps([asdict(listed) for listed in list_models()], indent=2, ensure_ascii=False))

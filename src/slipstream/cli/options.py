@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import secrets
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
@@ -126,7 +126,7 @@ class SamplingOptions:
 
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given["logit_bias"] = dict(map(_bias, self.logit_bias or ()))
-        given["seed"] = secrets.randbits(32) if self.seed == -1 else self.seed
+        given["seed"] = int.from_bytes(os.urandom(4), "little") if self.seed == -1 else self.seed
         try:
             return Sampling(**given)
         except InputError as error:

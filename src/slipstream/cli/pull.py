@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from slipstream.errors import ModelError
-from slipstream.models import demo, hub
-from slipstream.models.resolve import check_demo_setting
 
 
 def pull(
     model: Annotated[str, typer.Argument(help="smollm2, or hf:org/repo[:quantisation or file].")],
 ) -> None:
     """Fetch a model, unless it is on this machine, and print its path."""
+    from slipstream.models import demo, hub
+    from slipstream.models.resolve import check_demo_setting
+
     if model.lower() == demo.NAME:
         check_demo_setting()
         typer.echo(_pull_demo())
@@ -28,6 +29,8 @@ def pull(
 def _pull_demo() -> Path:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from slipstream.models import demo
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
