@@ -32,6 +32,7 @@ def tune(command, monkeypatch, tmp_path):  # noqa: F811
 
     measure = tuning_run.tune
     monkeypatch.setattr("slipstream.cli.tune._builder", build)
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     monkeypatch.setattr(tuning_run, "tune", lambda *a, **k: measure(*a, **k, clock=made["vllm"].clock))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, LINES)))
@@ -47,7 +48,7 @@ def tune(command, monkeypatch, tmp_path):  # noqa: F811
 
 
 def test_it_prints_a_table_and_the_verdict_and_writes_all_files(tune, tmp_path):
-    code, out, err = tune("--out", "found", "--budget", "1h")
+    code, out, err = tune("--out", "found", "--budget", "30m")
     assert (code, err) == (0, "")
     assert "ngram n" in out and "÷ plain" in out and "prompts that did not choose it" in out
     assert re.search(r"chat: ngram n \d+, 1\.\d\d 1\.\d\d–1\.\d\d", out) and "Written:" in out
@@ -65,7 +66,7 @@ def test_the_folder_is_named_after_model_and_time(tune, tmp_path):
 
 
 def test_leaving_it_off_is_an_answer(tune):
-    code, out, _ = tune("--budget", "1h", simulated=engine(World(by_kind(ngram=0.8, other=0.9)), name="vllm"))
+    code, out, _ = tune("--budget", "30m", simulated=engine(World(by_kind(ngram=0.8, other=0.9)), name="vllm"))
     assert code == 0 and "Leave it off" in out
 
 
@@ -84,14 +85,14 @@ class Interrupted(SimulatedEngine):
 def test_ctrl_c_says_how_to_go_on_and_that_does(tune, tmp_path):
     made = engine(PAYS, name="vllm")
     interrupted = Interrupted(made.clock, made.options, PAYS, name="vllm")
-    code, _, err = tune("--out", "found", "--budget", "1h", simulated=interrupted)
-    going_on = "slipstream tune big --engine vllm --prompts prompts.jsonl --budget 1h --resume found"
+    code, _, err = tune("--out", "found", "--budget", "30m", simulated=interrupted)
+    going_on = "slipstream tune big --engine vllm --prompts prompts.jsonl --budget 30m --resume found"
     assert code == 130 and f"nothing is lost. To go on: {going_on}" in err
     second = engine(PAYS, name="vllm")
-    assert tune("--budget", "1h", "--resume", "found", simulated=second)[0] == 0
+    assert tune("--budget", "30m", "--resume", "found", simulated=second)[0] == 0
     assert (tmp_path / "found" / "report.html").exists()
     third = engine(PAYS, name="vllm")
-    assert tune("--budget", "1h", "--resume", "found", simulated=third)[0] == 0 and third.asked == []
+    assert tune("--budget", "30m", "--resume", "found", simulated=third)[0] == 0 and third.asked == []
 
 
 def test_going_on_under_other_options_is_refused(tune):

@@ -234,6 +234,14 @@ def test_a_budget_too_small_decides_nothing_and_says_so(tmp_path, budget_s):
     assert found.verdict.arm is None and "--budget" in found.verdict.reason and found.settings == ()
 
 
+def test_the_budget_that_it_asks_for_suffices(tmp_path):
+    slow = World(by_kind(ngram=1.5), by_kind(ngram=2.0), token_s=0.2, start_s=30.0)
+    said = one(run(engine(slow), tmp_path / "a", budget_s=60.0)).verdict.reason
+    minutes = int(said.partition("--budget ")[2].partition("m")[0])
+    assert minutes < 60
+    assert one(run(engine(slow), tmp_path / "b", budget_s=60.0 * minutes)).verdict.arm.startswith("ngram")
+
+
 def test_an_engine_that_speculates_whatever_it_is_asked_is_found_out(tmp_path):
     found = one(run(engine(lie=lambda settings, counters: Counters(40, 20, 10)), tmp_path))
     assert found.verdict.arm is None and "Plain decoding is none here" in found.verdict.reason

@@ -62,6 +62,7 @@ def _circumstances(rounds: Rounds) -> verdicts.Circumstances:
         with_draft=frozenset(arm.name for arm in rounds.arms if arm.settings.draft),
         at_once=rounds.bench.plain.parallel,
         broke=rounds.broke,
+        needed_s=rounds.needed_s(),
     )
 
 

@@ -73,6 +73,10 @@ class Rounds:
             except EngineError as error:
                 self.broke = str(error)
 
+    def needed_s(self) -> float:
+        """About the seconds that a first round of all settings and a judgement would take."""
+        return self.bench.pace.cost([arm.name for arm in self.arms], MIN_COARSE) / (1 - JUDGE_SHARE) / ROUND_SHARE
+
     def _search(self, until_s: float) -> None:
         self.arms = coarse(self.settings, self.options)
         if self._fitting(self.arms, until_s) < min(MIN_COARSE, len(self.pools.search)):

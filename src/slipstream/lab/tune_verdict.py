@@ -41,7 +41,7 @@ _MEMORY = re.compile(r"out of memory|not enough memory|allocat|bad_alloc|MemoryE
 class Circumstances:
     """What verdicts of one engine share. fresh: whether judging used other prompts than choosing. drafted: what plain
     decoding drafted. with_draft: names of settings with a draft model. at_once: requests measured together. broke: why
-    the engine could not be measured to the end."""
+    the engine could not be measured to the end. needed_s: about what a budget for all that there is to try would be."""
 
     drift: Drift
     fresh: bool
@@ -49,6 +49,7 @@ class Circumstances:
     with_draft: frozenset[str] = frozenset()
     at_once: int = 1
     broke: str = ""
+    needed_s: float = 0.0
 
     def prompts(self, n: int) -> str:
         return f"{n} prompts" if self.at_once == 1 else f"{n} groups of {self.at_once} prompts"
@@ -102,7 +103,8 @@ def _nothing_measured(arms: Sequence[ArmResult], about: Circumstances) -> Verdic
         return Verdict(None, None, "No speculation can be had here. " + " ".join(f"{a.arm} {a.reason}." for a in arms))
     if any(arm.n_compared for arm in arms):
         return Verdict(None, None, "Answers were too short to tell of speed. Give prompts with longer ones.")
-    return Verdict(None, None, f"The budget was too small to measure any setting. {MORE}")
+    needed = f"Give about --budget {max(math.ceil(about.needed_s / 60), 1)}m for this engine, or more."
+    return Verdict(None, None, f"The budget was too small to measure any setting. {needed}")
 
 
 def _judged(name: str, found: Ratio, about: Circumstances, own: bool) -> Verdict:
