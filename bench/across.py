@@ -207,8 +207,8 @@ def main() -> None:
             said = ", ".join(f"{r.arm} {r.plain_s / r.slipstream_s:.2f}" for r in done) or "left out"
             print(f"{i}/{len(prompts)} {prompt.id}: {said}", file=sys.stderr)
     summary = {
-        "target": args.target,
-        "draft": args.draft,
+        "target": Path(args.target).name,
+        "draft": Path(args.draft).name,
         "temperature": args.temperature,
         "tokens": args.tokens,
         "threads": args.threads,
