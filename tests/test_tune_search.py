@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from tuning import DRAFT, NGRAM, OTHER
@@ -96,9 +97,12 @@ def test_what_is_not_sure_stays():
     assert [a.out for a in arms] == ["", ""]
 
 
-def test_much_slower_on_each_of_two_tasks_is_enough():
-    arms = [arm("ngram", 4)]
-    drop(arms, measured("ngram n 4", 0.6, 0.1), STEADY)
+def test_much_slower_on_each_task_of_two_visits_is_enough():
+    """One visit is not: whatever else the machine did then, it did to all of it."""
+    arms, slow = [arm("ngram", 4)], measured("ngram n 4", 0.6, 0.1)
+    drop(arms, slow, STEADY)
+    assert arms[0].out == ""
+    drop(arms, [slow[0], replace(slow[1], block=1)], STEADY)
     assert arms[0].out
 
 

@@ -91,7 +91,9 @@ def _answer(verdict: Verdict) -> str:
 
 
 def _interval(found: Ratio | None) -> str:
-    return f"{found.low:.2f}–{found.high:.2f}" if found else ""
+    if found is None:
+        return ""
+    return f"{found.low:.2f}–{found.high:.2f}" if found.high < 100 else f"{found.low:.2f}–many"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -19,7 +19,7 @@ ALIKE = 1.03
 """Arms of which none may be faster than the best by more need no further telling apart."""
 
 HOPELESS = math.log(1 / 1.5)
-"""An arm slower than that on each task it had needs no interval."""
+"""An arm slower than that on each task of two visits needs no interval; in one visit the machine may have been away."""
 
 PROMISING = math.log(0.9)
 """Nothing is tried around a best arm that is slower than that."""
@@ -134,7 +134,8 @@ def leaders(arms: Sequence[Arm], points: Sequence[Point], best: Arm | None) -> d
 def _below_plain(arm: Arm, points: Sequence[Point], drift: Drift) -> str:
     own = [p for p in points if p.arm == arm.name]
     found = ratio(own, drift)
-    if found is not None and (found.high < 1 or max(p.log_ratio for p in own) < HOPELESS):
+    is_hopeless = len({p.block for p in own}) > 1 and max(p.log_ratio for p in own) < HOPELESS
+    if found is not None and (found.high < 1 or is_hopeless):
         return f"slower than plain decoding: {spelt(found)}"
     return ""
 
