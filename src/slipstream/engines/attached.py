@@ -9,7 +9,7 @@ import httpx
 
 from slipstream.errors import EngineError, InputError
 
-from .chat_client import open_client, said
+from .chat_client import ask_json, client_at, no_engine, open_client
 from .protocol import Counters, Rendering, Settings, Speculation
 
 
@@ -40,20 +40,15 @@ class AttachedEngine:
 
         A path of `/v1` behind the address is left away: that is how its users know it.
         """
-        address = url.rstrip("/").removesuffix("/v1")
-        if not address.startswith(("http://", "https://")):
-            raise InputError(f"{url[:80]!r} is no URL.", f"Give it as {self.usual_url}.")
+        client = client_at(url, self.usual_url)
         self.stop()
-        try:
-            self._client = open_client(address)
-        except httpx.InvalidURL as error:
-            raise InputError(f"{url[:80]!r} is no URL: {error}.", f"Give it as {self.usual_url}.") from None
+        self._client = client
         try:
             self._greet()
         except EngineError:
             self.stop()
             raise
-        self._url = address
+        self._url = str(client.base_url)
 
     def start(self, settings: Settings, progress: Callable[[str], None] = lambda line: None) -> None:
         """Notes what to ask for from now on.
@@ -102,23 +97,12 @@ class AttachedEngine:
         assert self._client is not None and self._settings is not None, "start comes first"
         return self._client, self._settings
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(self, path: str, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One request and its JSON object. Raises EngineError, with the server's own words."""
         assert self._client is not None
-        try:
-            response = self._client.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            where = f"at {self._client.base_url}"
-            message = f"{self.title} does not answer {where}: {type(error).__name__} {error}".rstrip(" .")
-            raise EngineError(f"{message}.", f"Is it running? It usually is at {self.usual_url}.") from None
-        if response.status_code != 200:
-            raise EngineError(f"{self.title} answered status {response.status_code}: {said(response.text)}")
-        try:
-            data = response.json()
-        except ValueError:
-            data = None
+        data = ask_json(self._client, self.title, self.usual_url, path, asked)
         if not isinstance(data, dict):
-            raise EngineError(f"What answers at {self._client.base_url} is not {self.title}: {response.text[:200]!r}")
+            raise no_engine(self._client, self.title, str(data))
         return data
 
 

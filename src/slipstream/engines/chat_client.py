@@ -35,6 +35,43 @@ def client_at(url: str, usual: str) -> httpx.Client:
         raise InputError(f"{url[:80]!r} is no URL: {error}.", f"Give it as {usual}.") from None
 
 
+def ask(
+    client: httpx.Client, title: str, usual: str, path: str, asked: Mapping[str, Any] | None = None
+) -> httpx.Response:
+    """One request that is not streamed: GET, or POST of what is asked. title: of the engine; usual: its usual URL.
+
+    Raises EngineError where nobody answers, and, with the server's own words, for an error status.
+    """
+    try:
+        response = client.get(path) if asked is None else client.post(path, json=dict(asked))
+    except httpx.HTTPError as error:
+        raise silent(client, title, usual, error) from None
+    if response.status_code != 200:
+        raise EngineError(f"{title} answered status {response.status_code}: {said(response.text)}")
+    return response
+
+
+def ask_json(client: httpx.Client, title: str, usual: str, path: str, asked: Mapping[str, Any] | None = None) -> Any:
+    """The JSON of an answer. Raises EngineError as `ask`, and for what is no JSON."""
+    response = ask(client, title, usual, path, asked)
+    try:
+        return response.json()
+    except ValueError:
+        raise no_engine(client, title, response.text) from None
+
+
+def silent(client: httpx.Client, title: str, usual: str, error: httpx.HTTPError) -> EngineError:
+    """Nobody answers at the URL."""
+    message = f"{title} does not answer at {client.base_url}: {type(error).__name__} {error}".rstrip(" .")
+    return EngineError(f"{message}.", f"Is it running? It usually is at {usual}.")
+
+
+def no_engine(client: httpx.Client, title: str, text: str = "") -> EngineError:
+    """Somebody else answers at the URL."""
+    found = f": {text[:200]!r}" if text else "."
+    return EngineError(f"What answers at {client.base_url} is not {title}{found}")
+
+
 def body(request: Request, model: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The JSON of a request; `more` adds or replaces fields of one engine's own."""
     return {

@@ -20,7 +20,7 @@ import httpx
 from slipstream.errors import EngineError, InputError, SlipstreamError
 from slipstream.models.describe import describe_gguf
 
-from .chat_client import body, open_client, said, stream_chat
+from .chat_client import ask_json, body, client_at, no_engine, open_client, silent, stream_chat
 from .llamacpp_options import (
     KINDS,
     Release,
@@ -37,6 +37,7 @@ from .process import ServerProcess, free_port
 from .protocol import Answer, Counters, Option, Rendering, Request, Settings
 
 READY_S: Final = 1800.0
+TITLE: Final = "llama.cpp"
 USUAL_URL: Final = "http://127.0.0.1:8080"
 _GOES_ON_WITHOUT: Final = re.compile(r"failed to initialize speculative decoding context: (.*)")
 
@@ -97,22 +98,16 @@ class LlamaCppEngine:
 
     def attach(self, url: str) -> None:
         """Uses the server at `url`. Raises InputError for what is no URL, EngineError where no llama.cpp answers."""
-        address = url.rstrip("/").removesuffix("/v1")
-        if not address.startswith(("http://", "https://")):
-            raise InputError(f"{url[:80]!r} is no URL.", f"Give it as {USUAL_URL}.")
+        client = client_at(url, USUAL_URL)
         self.stop()
         self._attached = None
-        try:
-            client = open_client(address)
-        except httpx.InvalidURL as error:
-            raise InputError(f"{url[:80]!r} is no URL: {error}.", f"Give it as {USUAL_URL}.") from None
         with client:
             props = _json(client, "/props")
             if not isinstance(props, dict) or "build_info" not in props:
-                raise EngineError(f"What answers at {address} is not llama.cpp's server.")
+                raise no_engine(client, f"{TITLE}'s server")
             build = re.match(r"b[1-9]\d*", str(props["build_info"]))
             self.version = build[0] if build else ""
-            self._attached = Attached(address, _running_kinds(client))
+            self._attached = Attached(str(client.base_url), _running_kinds(client))
 
     def complete(self, request: Request) -> Answer:
         """Answers one request, without the prompt cache."""
@@ -135,7 +130,7 @@ class LlamaCppEngine:
         try:
             response = self._client.get("/metrics")
         except httpx.HTTPError as error:
-            raise _silent(self._client, error) from None
+            raise silent(self._client, TITLE, USUAL_URL, error) from None
         found = speculation(response.text, "llamacpp:") if response.status_code == 200 else None
         return self._counted if found is None else found
 
@@ -232,17 +227,4 @@ def _running_kinds(client: httpx.Client) -> tuple[str, ...] | None:
 
 
 def _json(client: httpx.Client, path: str) -> Any:
-    try:
-        response = client.get(path)
-    except httpx.HTTPError as error:
-        raise _silent(client, error) from None
-    if response.status_code != 200:
-        raise EngineError(f"llama.cpp answered status {response.status_code} to {path}: {said(response.text)}")
-    try:
-        return response.json()
-    except ValueError:
-        raise EngineError(f"What answers at {client.base_url} is not llama.cpp's server.") from None
-
-
-def _silent(client: httpx.Client, error: httpx.HTTPError) -> EngineError:
-    return EngineError(f"llama.cpp does not answer at {client.base_url}: {type(error).__name__}.", "Is it running?")
+    return ask_json(client, TITLE, USUAL_URL, path)

@@ -35,7 +35,7 @@ class LmStudioEngine(AttachedEngine):
     usual_url = "http://127.0.0.1:1234"
 
     def _greet(self) -> None:
-        if not isinstance(self._ask("GET", "/api/v0/models").get("data"), list):
+        if not isinstance(self._ask("/api/v0/models").get("data"), list):
             raise EngineError("What answers there is not LM Studio: /api/v0/models lists no models.")
 
     def speculative_options(self, settings: Settings) -> tuple[Option, ...]:

@@ -18,7 +18,7 @@ import httpx
 from slipstream.errors import EngineError, InputError
 
 from .attached import needs_draft, one_speculation
-from .chat_client import body, client_at, open_client, stream_chat
+from .chat_client import body, client_at, open_client, silent, stream_chat
 from .installed import find_installed
 from .pairs import why_no_pair
 from .process import ServerProcess, free_port
@@ -82,8 +82,7 @@ class MlxLmEngine:
             greeted = answer.status_code == 200 and answer.json() == {"status": "ok"}
         except httpx.HTTPError as error:
             self.stop()
-            message = f"{TITLE} does not answer at {client.base_url}: {type(error).__name__} {error}".rstrip(" .")
-            raise EngineError(f"{message}.", f"Is it running? It usually is at {USUAL_URL}.") from None
+            raise silent(client, TITLE, USUAL_URL, error) from None
         except ValueError:
             greeted = False
         if not greeted:

@@ -32,7 +32,7 @@ class OllamaEngine(AttachedEngine):
     usual_url = "http://127.0.0.1:11434"
 
     def _greet(self) -> None:
-        version = self._ask("GET", "/api/version").get("version")
+        version = self._ask("/api/version").get("version")
         if not isinstance(version, str):
             raise EngineError("What answers there is not Ollama: /api/version tells no version.")
         self.version = version
@@ -45,7 +45,7 @@ class OllamaEngine(AttachedEngine):
     def _check(self, settings: Settings) -> None:
         """Also loads the model with these settings, so that no answer's time holds the loading."""
         options = _options(settings)
-        self._ask("POST", "/api/chat", {"model": settings.model, "messages": [], "stream": False, "options": options})
+        self._ask("/api/chat", {"model": settings.model, "messages": [], "stream": False, "options": options})
 
     def complete(self, request: Request) -> Answer:
         """Answers one request. Raises EngineError, with Ollama's own words, where it fails or ends too early."""

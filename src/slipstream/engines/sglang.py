@@ -53,7 +53,7 @@ class SglangEngine(AttachedEngine):
         self._found = Running()
 
     def _greet(self) -> None:
-        info = self._ask("GET", "/server_info")
+        info = self._ask("/server_info")
         self.version = str(info.get("version") or "")
         self._found = running(info)
 

@@ -18,7 +18,7 @@ import httpx
 
 from slipstream.errors import EngineError, InputError
 
-from .chat_client import body, client_at, open_client, said, stream_chat
+from .chat_client import ask, ask_json, body, client_at, no_engine, open_client, stream_chat
 from .metrics import speculation
 from .process import ServerProcess, free_port
 from .protocol import Answer, Counters, Option, Rendering, Request, Settings
@@ -111,7 +111,8 @@ class VllmEngine:
 
     def counters(self) -> Counters | None:
         """Totals since the server's start, whoever asked it; None where it runs without speculation."""
-        return speculation(self._get("/metrics").text, "vllm:")
+        assert self._client is not None, "start comes first"
+        return speculation(ask(self._client, "vLLM", USUAL_URL, "/metrics").text, "vllm:")
 
     def render(self, settings: Settings) -> tuple[Rendering, ...]:
         """Command line, the JSON of its speculation, Python. Raises InputError for what vLLM has no setting for."""
@@ -160,25 +161,11 @@ class VllmEngine:
         return str(models[0]["id"])
 
     def _json(self, path: str) -> dict[str, Any]:
-        response = self._get(path)
-        try:
-            data = response.json()
-        except ValueError:
-            data = None
-        if not isinstance(data, dict):
-            raise EngineError(f"What answers at {response.url} is not vLLM: {response.text[:200]!r}")
-        return data
-
-    def _get(self, path: str) -> httpx.Response:
         assert self._client is not None, "start comes first"
-        try:
-            response = self._client.get(path)
-        except httpx.HTTPError as error:
-            message = f"vLLM does not answer at {self._client.base_url}: {type(error).__name__} {error}".rstrip(" .")
-            raise EngineError(f"{message}.", f"Is it running? It usually is at {USUAL_URL}.") from None
-        if response.status_code != 200:
-            raise EngineError(f"vLLM answered {path} with status {response.status_code}: {said(response.text)}")
-        return response
+        data = ask_json(self._client, "vLLM", USUAL_URL, path)
+        if not isinstance(data, dict):
+            raise no_engine(self._client, "vLLM", str(data))
+        return data
 
 
 def _cause(lines: list[str]) -> str:
