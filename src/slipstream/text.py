@@ -41,7 +41,7 @@ class TextStream:
     def _release(self, text: str, drafted: bool) -> list[Piece]:
         if self.stopped:
             return []
-        if not self._stop:
+        if not self._stop:  # nothing is ever held back: a token's usual way
             return [Piece(text, drafted)] if text else []
         if text:
             self._held.append(Piece(text, drafted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ from .chat_client import ask_json, client_at, no_engine, open_client
 from .protocol import Counters, Rendering, Settings, Speculation
 
 
-class AttachedEngine:
+class AttachedEngine(ABC):
     """A server that somebody else has started, reached by its URL; `start` only checks what it can be asked for.
 
     A subclass names the engine (`name` for programs, `title` for people, `usual_url`), greets a server (`_greet`),
@@ -74,20 +75,20 @@ class AttachedEngine:
         self._client = None
         self._settings = None
 
-    def render(self, settings: Settings) -> tuple[Rendering, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def render(self, settings: Settings) -> tuple[Rendering, ...]: ...
 
+    @abstractmethod
     def _greet(self) -> None:
         """Reads the version and what else is to be known; raises EngineError where this is another server."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check(self, settings: Settings) -> None:
         """Raises InputError for settings that the attached server cannot be asked for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _by_hand(self, settings: Settings) -> str:
         """The command, on one line, with which a user starts the program with these settings."""
-        raise NotImplementedError
 
     def _refuse(self, message: str, settings: Settings) -> NoReturn:
         command = self._by_hand(settings)

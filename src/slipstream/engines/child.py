@@ -10,6 +10,7 @@ import json
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -93,7 +94,7 @@ class Child:
         return said
 
 
-class ChildEngine:
+class ChildEngine(ABC):
     """What the engines that are libraries have in common; a subclass implements `protocol.Engine` with it.
 
     name, title: for programs and for people. script: of `children/`. installed: where the engine is, set by a subclass
@@ -153,9 +154,9 @@ class ChildEngine:
             self._child.stop()
         self._child = None
 
+    @abstractmethod
     def _options(self, settings: Settings) -> dict[str, Any]:
         """What the program loads. Raises InputError for settings that the engine cannot take."""
-        raise NotImplementedError
 
     def _environment(self, settings: Settings) -> dict[str, str]:
         """Threads as the settings say, and nothing asked of the network for models that are on this machine."""
