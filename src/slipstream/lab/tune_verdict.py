@@ -103,7 +103,7 @@ def _nothing_measured(arms: Sequence[ArmResult], about: Circumstances) -> Verdic
         return Verdict(None, None, "No speculation can be had here. " + " ".join(f"{a.arm} {a.reason}." for a in arms))
     if any(arm.n_compared for arm in arms):
         return Verdict(None, None, "Answers were too short to tell of speed. Give prompts with longer ones.")
-    needed = f"Give about --budget {max(math.ceil(about.needed_s / 60), 1)}m for this engine, or more."
+    needed = f"Give about --budget {max(math.ceil(about.needed_s / 60), 1)}m for this engine, or more, in a new run."
     return Verdict(None, None, f"The budget was too small to measure any setting. {needed}")
 
 

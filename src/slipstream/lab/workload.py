@@ -69,6 +69,9 @@ def _parse(text: str, name: str) -> list[Prompt]:
 def _prompt(line: str, where: str, number: str) -> Prompt:
     try:
         data = json.loads(line)
+    except json.JSONDecodeError as error:
+        message = f"{where}, character {error.colno}: {error.msg}."
+        raise InputError(message, "Each line must be one JSON object.") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: {error}.", "Each line must be one JSON object.") from None
     for place in _places(data):
