@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from slipstream.cli import main as cli
-from slipstream.engines.flags import translate
+from slipstream.engines.flags import DIALECTS, KNOWN, translate
+from slipstream.engines.flags_llamacpp import PROGRAMS
 from slipstream.errors import InputError
 
 ALONE = "llama.cpp #23988"
@@ -28,7 +29,12 @@ ARTICLES = [
         "--speculative-model /path/to/draft_model --num-prefill-tokens 512",
         "vllm serve /path/to/target_model --speculative-config "
         '\'{"method": "draft_model", "model": "/path/to/draft_model", "num_speculative_tokens": 3}\'',
-        ["vLLM 0.8.3, #14434 and #15466", '"num_speculative_tokens": 3 added', "--num-prefill-tokens 512 taken out"],
+        [
+            "vLLM 0.8.3, #14434 and #15466",
+            '"method": "draft_model" added: vLLM guessed it from the model',
+            '"num_speculative_tokens": 3 added',
+            "--num-prefill-tokens 512 taken out",
+        ],
     ),
     (
         "--speculative-model meta-llama/Llama-3.2-1B --num-speculative-tokens 5",
@@ -103,15 +109,21 @@ LLAMA_CPP = [
     (
         "./main -m a -md b -cd 4096 -fa -p hi",
         "./llama-cli -m a -md b -fa on -p hi --spec-type draft-simple",
-        ["main → llama-cli", "llama.cpp #7809", "-cd 4096 taken out", "it takes on, off or auto"],
+        ["main → llama-cli", "llama.cpp #7809", "-cd 4096 taken out", "it takes on, off or auto", "is a chat today"],
     ),
     (
         "llama-speculative -m a -md b --draft 8",
         "llama-speculative -m a -md b --spec-draft-n-max 8",
         ["--draft → --spec-draft-n-max"],
     ),
+    ("llama-speculative -m a -md b", "llama-speculative -m a -md b", ["Nothing here", N_MAX]),
+    (
+        "llama-speculative-simple -m a -md b --draft-max 8 --draft-p-min 0.9",
+        "llama-speculative-simple -m a -md b --spec-draft-n-max 8 --spec-draft-p-min 0.9 --spec-type draft-simple",
+        ["the program ends with an error", ALONE],
+    ),
     ("llama serve -m a -hfd b", "llama serve -m a -hfd b --spec-type draft-simple", [ALONE]),
-    ("llama-server -m a --draft-max=8", "llama-server -m a --spec-draft-n-max 8", []),
+    ("llama-server -m a --draft-max=8", "llama-server -m a --spec-draft-n-max 8", ["reads no ="]),
     ("llama-server -m a --draft_max 8", "llama-server -m a --spec-draft-n-max 8", []),
     ("llama-server -m a -md b --spec-type none", "llama-server -m a -md b --spec-type none", ["Nothing here"]),
     ("llama-server -m a --spec-draft-n-max 8", "llama-server -m a --spec-draft-n-max 8", ["Nothing is drafted"]),
@@ -122,19 +134,23 @@ VLLM = [
         "vllm serve big --speculative-model [ngram] --num-speculative-tokens 5 --ngram-prompt-lookup-max 4",
         'vllm serve big --speculative-config \'{"method": "ngram", "num_speculative_tokens": 5, '
         '"prompt_lookup_max": 4}\'',
-        ["prompt_lookup_max"],
+        ['--speculative-model → "method": "ngram" in --speculative-config', "prompt_lookup_max"],
     ),
     (
         "vllm serve big --speculative_model yuhuili/EAGLE3-LLaMA3 --num_speculative_tokens 2 "
         "--speculative-draft-tensor-parallel-size 1 --speculative-disable-mqa-scorer --use-v2-block-manager",
         'vllm serve big --speculative-config \'{"method": "eagle3", "model": "yuhuili/EAGLE3-LLaMA3", '
         '"num_speculative_tokens": 2, "draft_tensor_parallel_size": 1}\'',
-        ["--speculative-disable-mqa-scorer taken out"],
+        ['"method": "eagle3" added', "--speculative-disable-mqa-scorer taken out"],
     ),
     (
         "vllm serve big --speculative-model ibm-fms/llama3-70b-accelerator --num-speculative-tokens 3 -tp 4",
         "vllm serve big -tp 4",
-        ["mlp_speculator taken out", "runs without speculation", "vLLM 0.33"],
+        [
+            "--speculative-model and --num-speculative-tokens with mlp_speculator taken out",
+            "runs without speculation",
+            "vLLM 0.33",
+        ],
     ),
     (
         'vllm serve big --speculative-config \'{"method": "medusa", "model": "m", "num_speculative_tokens": 3}\'',
@@ -163,7 +179,11 @@ VLLM = [
         ["names no drafter"],
     ),
     ("vllm serve big --spec-method ngram --spec-tokens 4", "vllm serve big --spec-method ngram --spec-tokens 4", []),
-    ("vllm serve big --speculative-config {oops", "vllm serve big --speculative-config '{oops'", ["Nothing here"]),
+    (
+        "vllm serve big --speculative-config {oops",
+        "vllm serve big --speculative-config {oops",
+        ["Nothing here", "is no JSON object"],
+    ),
 ]
 
 SGLANG = "python -m sglang.launch_server --model-path m --max-running-requests 8 --speculative-algorithm EAGLE3"
@@ -299,6 +319,7 @@ def test_help_of_the_line_is_not_ours(command):
 
 SHELL = {
     "what stands before the program": ("CUDA_VISIBLE_DEVICES=0 nohup llama-server -m a", None),
+    "what runs the program": ("numactl --cpunodebind=0 ./llama-server -m a", None),
     "quotes": ("llama-server -m 'my models/a.gguf'", None),
     "home and variables": ('llama-server -m ~/models/a.gguf -md ~/"${SMALL}.gguf" -c "$CTX" --spec-type none', None),
     "what a shell would take apart": ("llama-server -m a -p 'ä {b,c} $(d) `e`'", None),
@@ -316,17 +337,21 @@ def test_a_line_comes_back_ready_for_the_shell(case):
 
 
 BAD = {
-    "open quotes": ("llama-server -m 'a", "This is no command line: no closing quotation."),
+    "open quotes": ("llama-server -m 'a", "This is no command line: ' has no end. Check its quotes."),
     "nothing": ("", "There is no command line"),
     "blanks": ("   ", "There is no command line"),
     "another program": ("ollama run gemma4", "'ollama' is no program whose flags are known. Known are llama-server"),
-    "another module": ("python -m http.server", "no program whose flags are known"),
+    "another module": ("python -m http.server", "'python -m http.server' is no program whose flags are known"),
+    "another program behind one": ("sudo ollama serve", "No program whose flags are known stands behind 'sudo'"),
     "only variables": ("CUDA_VISIBLE_DEVICES=0", "There is no program"),
     "unknown flags alone": ("--port 80", "Begin with one of llama-server"),
     "two commands": ("cd /models && llama-server -m a", "Give one command alone"),
     "a pipe": ("llama-server -m a | tee log", "'|' joins commands"),
     "output elsewhere": ("llama-server -m a 2>log", "sends output elsewhere"),
     "no value": ("llama-server -m a --draft-max", "--draft-max has no value"),
+    "a word for a number": ("vllm serve m --num-speculative-tokens five", "takes a number, not 'five'"),
+    "a digit that is none": ("vllm serve m --num-speculative-tokens ²", "takes a number, not '²'"),
+    "two objects, one broken": ("vllm serve m --speculative-model d -sc {oops", "-sc '{oops' is no JSON object"),
     "a flag for a value": ("llama-server -m a --draft-max --draft-min 3", "--draft-max has no value"),
 }
 
@@ -339,3 +364,15 @@ def test_bad_input_is_one_line_and_status_2(command, bad):
     assert err.startswith("slipstream: ") and err.count("\n") == 1 and said in err
     with pytest.raises(InputError):
         translate(line)
+
+
+def test_every_program_that_is_known_is_recognised():
+    for dialect in DIALECTS:
+        for name in dialect.KNOWN:
+            assert dialect.recognise(name.replace("COMMAND", "server").split()), name
+            assert name in KNOWN
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_of_llama_cpp_is_among_the_known(name):
+    assert any(known.split()[0] == name for known in KNOWN.split(", "))

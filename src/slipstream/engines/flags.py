@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from slipstream.errors import InputError
 
 from . import flags_llamacpp, flags_lmstudio, flags_mlx, flags_sglang, flags_vllm
-from .command_line import Change, Line, check, is_flag, split
+from .command_line import Change, Line, is_flag, program_name
+from .flags_container import CONTAINERS, Image, image_in, move
+from .flags_shell import read
 
 
 class Dialect(Protocol):
@@ -21,6 +23,10 @@ class Dialect(Protocol):
 
     @property
     def ENGINE(self) -> str: ...
+
+    @property
+    def KNOWN(self) -> tuple[str, ...]:
+        """Every program that is recognised, as a person writes it."""
 
     def recognise(self, words: list[str]) -> int:
         """How many words name the program; 0 where it is another engine's. words: not empty."""
@@ -34,8 +40,9 @@ class Dialect(Protocol):
 
 # In this order flags without a program are asked for: the first engine that claims one has them.
 DIALECTS: Final[tuple[Dialect, ...]] = (flags_lmstudio, flags_vllm, flags_llamacpp, flags_sglang, flags_mlx)
-KNOWN = "llama-server, llama-cli, vllm serve, python -m sglang.launch_server, mlx_lm.server, lms"
-WRAPPERS = ("sudo", "nohup", "time", "env", "exec")
+BY_FAME: Final[tuple[Dialect, ...]] = (flags_llamacpp, flags_vllm, flags_sglang, flags_mlx, flags_lmstudio)
+KNOWN = ", ".join(name for dialect in BY_FAME for name in dialect.KNOWN) + " and docker run"
+WRAPPERS = ("sudo", "nohup", "time", "env", "exec", "nice", "numactl", "taskset", "uv", "uvx")
 VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -49,43 +56,72 @@ class Translation:
     remarks: tuple[str, ...]
 
 
+class Place(NamedTuple):
+    """Where a line's program stands. n_program: words that name it. image: of a container, where it runs in one."""
+
+    dialect: Dialect
+    at: int
+    n_program: int
+    image: Image | None = None
+
+
 def translate(line: str | Sequence[str]) -> Translation:
     """Turns a line, as text or as the words that a shell made of it, into today's.
 
     Flags without a program are taken for those of the engine that has them. Raises InputError for quotes without an
-    end, more than one command, a program that is not known, and a flag that lacks its value.
+    end, more than one command, a program or image that is not known, and a flag that lacks its value.
     """
-    if isinstance(line, str):
-        words, is_windows = split(line)
-    else:
-        words, is_windows = list(line), False
-        check(words)
-    n_before = _n_before(words)
-    before, rest = words[:n_before], words[n_before:]
-    dialect, n_program = _dialect(rest)
-    result = Line(before, rest[:n_program], rest[n_program:], is_windows=is_windows)
+    words, written, is_windows, is_typeset = read(line)
+    dialect, at, n_program, image = _find(words)
+    end = at + n_program
+    result = Line(words[:at], words[at:end], words[end:], written, is_windows)
+    if is_typeset:
+        result.note("quotes and dashes of print → plain ones", "a shell knows no others")
+    if image:
+        move(result, image)
     dialect.modernise(result)
+    if image and result.changes:
+        result.remarks.append(f"These are the flags of {image.release}: the image must be as new as that.")
     return Translation(dialect.ENGINE, str(result), tuple(result.changes), tuple(result.remarks))
 
 
-def _n_before(words: Sequence[str]) -> int:
-    """Words before the program: variables that are set for it, and what runs it."""
-    n = 0
-    while n < len(words) and (words[n] in WRAPPERS or VARIABLE.match(words[n])):
-        n += 1
-    return n
-
-
-def _dialect(words: list[str]) -> tuple[Dialect, int]:
-    """Whose program this is, and how many words name it."""
-    if not words:
+def _find(words: list[str]) -> Place:
+    """The program, behind variables and behind what runs it."""
+    at = next((i for i, word in enumerate(words) if not VARIABLE.match(word)), len(words))
+    if at == len(words):
         raise InputError("There is no program in this command line.", f"Known are {KNOWN}.")
-    if is_flag(words[0]):
-        for dialect in DIALECTS:
-            if dialect.claims(words):
-                return dialect, 0
-        raise InputError("These flags stand without a program, and none is known.", f"Begin with one of {KNOWN}.")
+    if is_flag(words[at]):
+        return _flags_alone(words, at)
+    is_wrapped = program_name(words[at]) in WRAPPERS
+    for place in range(at, len(words) if is_wrapped else at + 1):
+        if found := _program(words, place):
+            return found
+    raise _unknown(words[at:], is_wrapped)
+
+
+def _program(words: list[str], at: int) -> Place | None:
+    """The program at this place; None where none is known there."""
+    if program_name(words[at]) in CONTAINERS:
+        image = image_in(words, at)
+        dialect = next(dialect for dialect in DIALECTS if image.engine == dialect.ENGINE)
+        behind = words[image.at + 1 :]
+        return Place(dialect, image.at + 1, dialect.recognise(behind) if behind else 0, image)
     for dialect in DIALECTS:
-        if n := dialect.recognise(words):
-            return dialect, n
-    raise InputError(f"{words[0][:60]!r} is no program whose flags are known.", f"Known are {KNOWN}.")
+        if n_program := dialect.recognise(words[at:]):
+            return Place(dialect, at, n_program)
+    return None
+
+
+def _flags_alone(words: list[str], at: int) -> Place:
+    for dialect in DIALECTS:
+        if dialect.claims(words[at:]):
+            return Place(dialect, at, 0)
+    raise InputError("These flags stand without a program, and none is known.", f"Begin with one of {KNOWN}.")
+
+
+def _unknown(words: list[str], is_wrapped: bool) -> InputError:
+    if is_wrapped:
+        return InputError(f"No program whose flags are known stands behind {words[0]!r}.", f"Known are {KNOWN}.")
+    is_module = program_name(words[0]).startswith("python") and words[1:2] == ["-m"]
+    name = " ".join(words[: 3 if is_module else 1])
+    return InputError(f"{name[:60]!r} is no program whose flags are known.", f"Known are {KNOWN}.")

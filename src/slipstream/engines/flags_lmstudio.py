@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import Final
 
-from .command_line import Line, name_of
+from .command_line import Line, name_of, program_name
 
 ENGINE: Final = "lmstudio"
+KNOWN = ("lms",)
 PREFIX = "--speculative-draft-"
 MODEL, SIMPLE, MTP = PREFIX + "model", PREFIX + "simple", PREFIX + "mtp"
 OWN = {SIMPLE, MTP, *(PREFIX + name for name in ("max-tokens", "min-tokens", "min-continue-probability"))}
@@ -15,7 +15,7 @@ OWN = {SIMPLE, MTP, *(PREFIX + name for name in ("max-tokens", "min-tokens", "mi
 
 def recognise(words: list[str]) -> int:
     """How many words name the program; 0 where it is another."""
-    if PurePath(words[0].replace("\\", "/")).name.removesuffix(".exe") != "lms":
+    if program_name(words[0]) != "lms":
         return 0
     return 2 if len(words) > 1 and not words[1].startswith("-") else 1
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import Final
 
-from .command_line import Line, name_of
+from .command_line import Line, name_of, program_name
 
 ENGINE: Final = "mlx-lm"
+KNOWN = ("mlx_lm.COMMAND", "mlx_lm COMMAND", "python -m mlx_lm.COMMAND", "python -m mlx_lm COMMAND")
 DRAFT, LENGTH = "--draft-model", "--num-draft-tokens"
 
 
 def recognise(words: list[str]) -> int:
     """How many words name the program; 0 where it is another."""
-    name = PurePath(words[0]).name
+    name = program_name(words[0])
     if name.startswith("mlx_lm."):
         return 1
     if name == "mlx_lm":

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import Final
 
-from .command_line import Flag, Line, name_of
+from .command_line import Flag, Line, name_of, program_name
 
 ENGINE: Final = "sglang"
 MODULE = "sglang.launch_server"
+KNOWN = ("sglang serve", f"python -m {MODULE}")
+ALGORITHM = "--speculative-algorithm"
 STEPS, TOPK, WIDTH = "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens"
 CHAINED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 THRESHOLDS = ("--speculative-accept-threshold-single", "--speculative-accept-threshold-acc")
 
+RENAMED = "lookahead is named ngram today"
 FLAGS = (
-    Flag(("--speculative-algo",), "--speculative-algorithm", "its whole name"),
+    Flag(("--speculative-algo",), ALGORITHM, "its whole name"),
     Flag(("--speculative-draft",), "--speculative-draft-model-path", "its whole name; several flags begin so"),
     Flag(
         ("--speculative-dflash-draft-window-size",),
@@ -22,12 +24,30 @@ FLAGS = (
         "it serves EAGLE-3 too",
         "SGLang #37347",
     ),
+    *(
+        Flag((f"--speculative-lookahead-{name}",), f"--speculative-ngram-{name}", RENAMED, "SGLang #11010")
+        for name in ("min-bfs-breadth", "max-bfs-breadth", "match-type", "capacity")
+    ),
+    Flag(
+        ("--speculative-lookahead-branch-length", "--speculative-ngram-branch-length"),
+        "--speculative-ngram-max-trie-depth",
+        "today's name",
+        "SGLang #21181",
+    ),
+    Flag(
+        tuple(
+            f"--speculative-{kind}-{end}-match-window-size" for kind in ("lookahead", "ngram") for end in ("min", "max")
+        ),
+        "",
+        "no longer known: every suffix up to --speculative-ngram-max-trie-depth is matched",
+        "SGLang #21225",
+    ),
 )
 
 
 def recognise(words: list[str]) -> int:
     """How many words name the program; 0 where it is another."""
-    name = PurePath(words[0]).name
+    name = program_name(words[0])
     if name == "sglang" and words[1:2] == ["serve"]:
         return 2
     return 3 if name.startswith("python") and words[1:3] == ["-m", MODULE] else 0
@@ -41,7 +61,8 @@ def claims(words: list[str]) -> bool:
 def modernise(line: Line) -> None:
     """Makes a line of SGLang one of 0.5.23."""
     line.replace(FLAGS)
-    algorithm = (line.value("--speculative-algorithm") or "").upper()
+    _lookahead(line)
+    algorithm = (line.value(ALGORITHM) or "").upper()
     if algorithm in CHAINED:
         _all_three(line)
     _adaptive(line, algorithm)
@@ -55,12 +76,18 @@ def modernise(line: Line) -> None:
             line.remarks.append(f"{flag} below 1 accepts tokens that the target would not write: the text changes.")
 
 
+def _lookahead(line: Line) -> None:
+    if (line.value(ALGORITHM) or "").upper() == "LOOKAHEAD":
+        line.set(ALGORITHM, "NGRAM")
+        line.note(f"{ALGORITHM} LOOKAHEAD → NGRAM", RENAMED, "SGLang #11010")
+
+
 def _all_three(line: Line) -> None:
     """Steps, top-k and draft tokens are all given or none; with top-k 1 the last is steps + 1."""
     values = {flag: line.value(flag) for flag in (STEPS, TOPK, WIDTH)}
     if all(value is None for value in values.values()):
         return
-    if any(value is not None and not value.isdigit() for value in values.values()):
+    if any(value is not None and not value.isdecimal() for value in values.values()):
         return
     why = "SGLang takes all three lengths or none"
     topk = values[TOPK] or "1"

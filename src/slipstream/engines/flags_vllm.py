@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import PurePath
 from typing import Any, Final
 
-from .command_line import Flag, Line, name_of
+from slipstream.errors import InputError
+
+from .command_line import Flag, Line, Taken, name_of, program_name
 
 ENGINE: Final = "vllm"
 MODULE = "vllm.entrypoints.openai.api_server"
+KNOWN = ("vllm serve", f"python -m {MODULE}")
 LEFT = "vLLM 0.8.3, #14434 and #15466"
 CONFIG = ("--speculative-config", "-sc")
 N_TOKENS = 3
@@ -30,6 +32,20 @@ KEYS = {
 
 WORDS = {"model", "quantization"}
 """Keys whose value is no number."""
+
+NGRAM = ("ngram", "[ngram]")
+"""What `--speculative-model` said for drafts without a model."""
+
+GONE_KEYS = (
+    "acceptance_method",
+    "posterior_threshold",
+    "posterior_alpha",
+    "disable_mqa_scorer",
+    "disable_logprobs",
+    "disable_log_stats",
+    "speculative_token_tree",
+)
+"""Keys of the object that vLLM refuses today."""
 
 UNKNOWN = "vLLM knows no such flag"
 LOSSY = "the sampler that it chose is gone, and it changed the text"
@@ -55,13 +71,14 @@ FLAGS = (
 GONE = ("medusa", "mlp_speculator")
 GONE_NAMES = re.compile(r"medusa|mlp[-_]?speculator|accelerator")
 GONE_SINCE = "vLLM 0.33"
+GONE_WHY = "the method is gone, so the line runs without speculation; EAGLE-3, suffix or ngram may do instead"
 
 
 def recognise(words: list[str]) -> int:
     """How many words name the program; 0 where it is another."""
-    if PurePath(words[0]).name == "vllm" and words[1:2] == ["serve"]:
+    if program_name(words[0]) == "vllm" and words[1:2] == ["serve"]:
         return 2
-    return 3 if PurePath(words[0]).name.startswith("python") and words[1:3] == ["-m", MODULE] else 0
+    return 3 if program_name(words[0]).startswith("python") and words[1:3] == ["-m", MODULE] else 0
 
 
 def claims(words: list[str]) -> bool:
@@ -81,7 +98,8 @@ def modernise(line: Line) -> None:
 
 def _serve(line: Line) -> None:
     if line.program and line.program[-1] == MODULE:
-        beside = line.program[0][: -len(PurePath(line.program[0]).name)]
+        python = line.program[0]
+        beside = python[: max(python.rfind("/"), python.rfind("\\")) + 1]
         line.program = [beside + "vllm", "serve"]
         line.note(f"python -m {MODULE} → vllm serve", "the module as a program is deprecated")
     if line.program and (found := line.take("--model")) is not None:
@@ -91,36 +109,55 @@ def _serve(line: Line) -> None:
 
 def _one_object(line: Line) -> None:
     """Gathers the flags of old in one JSON object, where the first of them stood."""
-    gathered: dict[str, Any] = {}
-    place = None
-    for old, key in KEYS.items():
-        while (found := line.take(old)) is not None:
-            place = found.at if place is None else min(place, found.at)
-            gathered[key] = _value(key, found.value)
-            line.note(f'{found.name} → "{key}" in --speculative-config', "one JSON object says it all", LEFT)
-    if place is None:
+    taken = [(found, key) for old, key in KEYS.items() if (found := line.take(old))]
+    if not taken:
         return
-    config = _named(line, gathered)
-    given = line.take(*CONFIG)
-    if given is not None and isinstance(old_config := _parsed(given.value), dict):
-        config = {**config, **old_config}
-    line.put("--speculative-config", _json(config), at=min(place, len(line.words)))
+    given = _given(line)
+    config = {**{key: _value(line, found, key) for found, key in taken}, **given}
+    method = str(config.get("method") or _method_of(str(config.get("model") or "")))
+    if method in GONE:
+        flags = " and ".join(found.name for found, _ in taken)
+        line.note(f"{flags} with {method} taken out", GONE_WHY, GONE_SINCE)
+        return
+    for found, key in taken:
+        new = '"method": "ngram"' if key == "model" and method == "ngram" else f'"{key}"'
+        line.note(f"{found.name} → {new} in --speculative-config", "one JSON object says it all", LEFT)
+    place = min(found.at for found, _ in taken)
+    line.put("--speculative-config", _json(_named(line, config, method)), at=min(place, len(line.words)))
 
 
-def _value(key: str, text: str) -> str | int:
-    return int(text) if key not in WORDS and text.isdigit() else text
+def _given(line: Line) -> dict[str, Any]:
+    """The object that the line has already, taken out. Raises InputError where it is none."""
+    found = line.take(*CONFIG)
+    config = _parsed(found.value) if found else {}
+    if found and not isinstance(config, dict):
+        raise InputError(f"{found.name} {found.value[:60]!r} is no JSON object.", "Mend it, or leave it out.")
+    return config if isinstance(config, dict) else {}
 
 
-def _named(line: Line, gathered: dict[str, Any]) -> dict[str, Any]:
+def _value(line: Line, found: Taken, key: str) -> str | int:
+    """The value in the object. Raises InputError where it should be a number."""
+    text = found.value
+    if line.written and text.startswith("~/"):
+        return "$HOME" + text[1:]  # within the object no shell reads ~
+    if key in WORDS or re.search(r"[$<]", text):
+        return text
+    if not text.isdecimal():
+        raise InputError(f"{found.name} takes a number, not {text[:60]!r}.", "Give the command line as it was run.")
+    return int(text)
+
+
+def _named(line: Line, config: dict[str, Any], method: str) -> dict[str, Any]:
     """The object with its method, which vLLM guessed from the model, and with a length."""
-    model = str(gathered.get("model") or "")
-    if not model:
+    if not method:
         line.remarks.append("The line names no drafter: only a target with layers for it, or n-grams, can do without.")
-        return gathered
-    if model == "[ngram]":
-        config = {"method": "ngram", **{key: value for key, value in gathered.items() if key != "model"}}
-    else:
-        config = {"method": _method_of(model), **gathered}
+        return config
+    if method == "ngram":
+        config = {key: value for key, value in config.items() if key != "model"}
+    elif "method" not in config:
+        why = "vLLM guessed it from the model, as it still does where none is given"
+        line.note(f'"method": "{method}" added', why, LEFT)
+    config = {"method": method, **config}
     if "num_speculative_tokens" not in config:
         config["num_speculative_tokens"] = N_TOKENS
         line.note(f'"num_speculative_tokens": {N_TOKENS} added', "vLLM asks for a number; tune finds a better one")
@@ -128,10 +165,14 @@ def _named(line: Line, gathered: dict[str, Any]) -> dict[str, Any]:
 
 
 def _method_of(model: str) -> str:
+    """The method by the model's name; empty without a model."""
     name = model.lower()
+    if not name or name in NGRAM:
+        return "ngram" if name else ""
     if found := GONE_NAMES.search(name):
         return "medusa" if found[0] == "medusa" else "mlp_speculator"
-    return "eagle3" if re.search("eagle-?3", name) else "eagle" if "eagle" in name else "draft_model"
+    kind = re.search("eagle-?3|eagle|dflash|dspark", name)
+    return kind[0].replace("-", "") if kind else "draft_model"
 
 
 def _logprobs(line: Line) -> None:
@@ -145,25 +186,29 @@ def _logprobs(line: Line) -> None:
 
 
 def _methods(line: Line) -> None:
-    """Names of methods within the object, and methods that are gone."""
+    """Names of methods within the object, and methods and keys that are gone."""
     text = line.value(*CONFIG)
-    config = _parsed(text or "")
+    if text is None or "$" in text:
+        return
+    config = _parsed(text)
     if not isinstance(config, dict):
+        line.remarks.append('--speculative-config is no JSON object: names and texts stand in double quotes (") there.')
         return
     method = config.get("method")
     if method in GONE:
         line.take(*CONFIG)
-        why = "the method is gone, so the line runs without speculation; EAGLE-3, suffix or ngram may do instead"
-        line.note(f"--speculative-config with {method} taken out", why, GONE_SINCE)
+        line.note(f"--speculative-config with {method} taken out", GONE_WHY, GONE_SINCE)
         return
-    fixed = dict(config)
+    fixed = {key: value for key, value in config.items() if key not in ("disable_by_batch_size", *GONE_KEYS)}
     if isinstance(method, str) and method.endswith("_mtp"):
         fixed["method"] = "mtp"
         line.note(f'"method": "{method}" → "mtp"', "one name for all of them")
-    if "disable_by_batch_size" in fixed:
-        del fixed["disable_by_batch_size"]
+    if "disable_by_batch_size" in config:
         why = "it had had no effect since vLLM 0.10.0; num_speculative_tokens_per_batch_size does it today"
         line.note('"disable_by_batch_size" taken out', why, "#35060")
+    for key in GONE_KEYS:
+        if key in config:
+            line.note(f'"{key}" taken out', "vLLM knows no such key any more")
     if fixed != config and (found := line.take(*CONFIG)) is not None:
         line.put(found.name, _json(fixed), at=found.at)
 
