@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """slipstream against llama.cpp's own speculation, in one run: speed by category and arm.
 
-    python bench/peers.py MODEL --prompts FILE … [--draft SMALL.gguf] [--out bench/results/peers-NAME]
+    python bench/peers.py MODEL --prompts FILE … [--draft SMALL.gguf] [--tuned tune.json] [--out bench/results/peers-NAME]
 
 Arms: plain decoding and `auto` (with --draft also `auto+draft`) of slipstream; llama.cpp's server of the same package
-with each n-gram speculation, none, and (with --draft) draft-simple at n_max 2, 4 and 8; with --transformers or
---openvino, the interpreter of an environment that has them, these engines plain and with prompt lookup.
+with each n-gram speculation, none, (with --draft) draft-simple at n_max 2, 4 and 8, and (with --tuned) what
+`slipstream tune` decided for; with --transformers or --openvino, the interpreter of an environment that has them, these engines plain and with prompt lookup.
 
 Prompts take turns over categories, arms take turns within a prompt, the first of them another one each time. No prompt
 cache; what n-gram drafters have learned is kept over the run. Each measurement goes to OUT.jsonl at once; the same
@@ -42,12 +42,14 @@ from peers_arms import (
     baseline,
     end_tokens,
     open_arms,
+    tuned_speculation,
 )
 from peers_journal import Journal, Measurement, Settings, fingerprint, is_loop
 from peers_process import Engine
 from speed import read_prompts
 
 from slipstream import __version__
+from slipstream.engines.protocol import Speculation
 from slipstream.errors import InputError, RuntimeLibraryError, SlipstreamError
 from slipstream.lab.machine import cpu
 from slipstream.lab.workload import Prompt
@@ -120,7 +122,8 @@ def run(options: argparse.Namespace, journal: Journal) -> None:
     model = resolve(options.model)
     draft = resolve(options.draft) if options.draft else None
     paths = {name: path for name, path in vars(options).items() if name in ENGINES and path}
-    settings = settings_of(options, model, draft, list(paths))
+    tuned = tuned_speculation(options.tuned) if options.tuned else None
+    settings = settings_of(options, model, draft, list(paths), tuned)
     prompts = read_prompts(options.prompts, options.per_category)
     if len({prompt.id for prompt in prompts}) < len(prompts):
         raise InputError("Two prompts have the same id.", "Give each an id of its own.")
@@ -134,7 +137,7 @@ def run(options: argparse.Namespace, journal: Journal) -> None:
         todo = remaining(prompts, journal)
         if not todo:
             return
-        bench = Bench(settings, open_arms(settings, model, draft, engines, opened), journal)
+        bench = Bench(settings, open_arms(settings, model, draft, engines, opened, tuned or ()), journal)
         journal.begin(settings, versions(engines), about())
         for turn, prompt in todo:
             if time.monotonic() > until:
@@ -143,7 +146,13 @@ def run(options: argparse.Namespace, journal: Journal) -> None:
             print(f"{turn + 1}/{len(prompts)} {prompt.id}: {bench.measure(turn, prompt)}", file=sys.stderr)
 
 
-def settings_of(options: argparse.Namespace, model: Path, draft: Path | None, engines: Sequence[str]) -> Settings:
+def settings_of(
+    options: argparse.Namespace,
+    model: Path,
+    draft: Path | None,
+    engines: Sequence[str],
+    tuned: tuple[Speculation, ...] | None = None,
+) -> Settings:
     if engines and options.temperature > 0:
         raise InputError("transformers and OpenVINO are measured greedily.", "Leave --temperature away.")
     return Settings(
@@ -158,7 +167,8 @@ def settings_of(options: argparse.Namespace, model: Path, draft: Path | None, en
         n_ctx=options.ctx,
         temperature=options.temperature,
         seed=SEED,
-        arms=arm_names(draft is not None, engines, options.arms.split(",") if options.arms else ()),
+        arms=arm_names(draft is not None, engines, options.arms.split(",") if options.arms else (), tuned is not None),
+        tuned=None if tuned is None else " + ".join(map(str, tuned)) or "plain",
     )
 
 
@@ -194,6 +204,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop between two prompts after so long")
     parser.add_argument("--transformers", metavar="PYTHON")
     parser.add_argument("--openvino", metavar="PYTHON")
+    parser.add_argument("--tuned", type=Path, metavar="TUNE.JSON")
     parser.add_argument("--report", action="store_true", help="measure nothing, write the report anew")
     parser.add_argument("--out", type=Path, help="bench/results/peers-MODEL unless given")
     return parser.parse_args()

@@ -21,6 +21,7 @@ llama.cpp ignores the end of the text by banning its tokens; slipstream gets the
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -34,14 +35,24 @@ from peers_journal import Answer, Settings
 from peers_process import Engine
 
 from slipstream import LLM, Sampling, load
+from slipstream.engines.llamacpp_settings import fields
+from slipstream.engines.protocol import Settings as EngineSettings
+from slipstream.engines.protocol import Speculation
 from slipstream.errors import InputError, RuntimeLibraryError
+from slipstream.lab import tune_files
 from slipstream.runtimes.llamacpp import ContextOptions
 
 HERE = Path(__file__).parent
 SLIPSTREAM = ("plain", "auto", "auto+draft")
 NGRAM = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-DRAFT_N_MAX = {"draft-simple-2": 2, "draft-simple-4": 4, "draft-simple-8": 8}
-LLAMA = ("none", *NGRAM, *DRAFT_N_MAX)
+TUNED = "tuned"
+LLAMA: dict[str, tuple[Speculation, ...]] = {
+    "none": (),
+    **{kind: (Speculation(kind),) for kind in NGRAM},
+    **{f"draft-simple-{n}": (Speculation("draft-simple", n),) for n in (2, 4, 8)},
+}
+"""llama.cpp's own: what each arm speculates with."""
+
 ENGINES = {"transformers": ("transformers", "transformers+lookup"), "openvino": ("openvino", "openvino+lookup")}
 
 WARM_UP = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich."
@@ -130,12 +141,24 @@ class ProcessArm:
         return Answer(tuple(reply["tokens"]), reply["n_decoded"], reply["decode_s"])
 
 
-def arm_names(draft: bool, engines: Sequence[str], asked: Sequence[str] = ()) -> tuple[str, ...]:
+def tuned_speculation(path: Path) -> tuple[Speculation, ...]:
+    """llama.cpp's setting for one request at a time that `slipstream tune` decided for, by its tune.json.
+
+    Raises InputError for another file, and where nothing was decided.
+    """
+    for engine in tune_files.read(path).engines:
+        if engine.name == "llama.cpp" and engine.concurrency == 1 and engine.verdict.arm is not None:
+            return next((arm.speculation for arm in engine.arms if arm.arm == engine.verdict.arm), ())
+    raise InputError(f"{path} decides nothing for llama.cpp.", "Tune longer, with --engine llama.cpp.")
+
+
+def arm_names(draft: bool, engines: Sequence[str], asked: Sequence[str] = (), tuned: bool = False) -> tuple[str, ...]:
     """The arms to run: all that can be, or those asked for and what they are compared with.
 
     Raises InputError for a name that is not among them.
     """
     possible = [name for name in (*SLIPSTREAM, *LLAMA) if draft or ("draft" not in name)]
+    possible += [TUNED] if tuned else []
     possible += [name for engine in engines for name in ENGINES[engine]]
     for name in asked:
         if name not in possible:
@@ -151,7 +174,12 @@ def baseline(arm: str) -> str:
 
 
 def open_arms(
-    settings: Settings, model: Path, draft: Path | None, engines: Mapping[str, Engine], opened: ExitStack
+    settings: Settings,
+    model: Path,
+    draft: Path | None,
+    engines: Mapping[str, Engine],
+    opened: ExitStack,
+    tuned: tuple[Speculation, ...] = (),
 ) -> dict[str, Arm]:
     """Loads every arm; `opened` closes them. Raises what `slipstream.load` raises, and RuntimeLibraryError."""
     context = ContextOptions(n_ctx=settings.n_ctx, n_threads=settings.n_threads)
@@ -162,18 +190,11 @@ def open_arms(
             # Like llama.cpp's n-gram drafters, these begin the run without what an earlier one learned.
             llm = load(model, draft=drafts[name] or "auto", context_options=context, remember=False)
             arms[name] = SlipstreamArm(opened.enter_context(llm))
-        elif name in LLAMA:
-            kind, n_max = ("draft-simple", DRAFT_N_MAX[name]) if name in DRAFT_N_MAX else (name, 0)
-            options = (
-                name,
-                kind,
-                str(n_max),
-                str(model),
-                str(draft or ""),
-                str(settings.n_ctx),
-                str(settings.n_threads),
-            )
-            engine = Engine(sys.executable, HERE / "peers_llamacpp.py", options)
+        elif name in LLAMA or name == TUNED:
+            small = str(draft) if draft else None
+            speculation = LLAMA.get(name, tuned)
+            asked = EngineSettings(str(model), speculation, small, settings.n_ctx, settings.n_threads)
+            engine = Engine(sys.executable, HERE / "peers_llamacpp.py", (name, json.dumps(fields(asked))))
             opened.callback(engine.close)
             arms[name] = LlamaCppArm(name, engine)
         else:

@@ -28,7 +28,10 @@ ANOTHER_OUT = "Give another --out, or the same options as before."
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a figure depends on and that was chosen. Models and prompt files by name, with bytes or SHA-256."""
+    """All that a figure depends on and that was chosen. Models and prompt files by name, with bytes or SHA-256.
+
+    tuned: what the arm of that name speculates with.
+    """
 
     model: str
     model_bytes: int
@@ -42,6 +45,7 @@ class Settings:
     temperature: float
     seed: int
     arms: tuple[str, ...]
+    tuned: str | None = None
 
     def __post_init__(self) -> None:
         for option, value, low in (

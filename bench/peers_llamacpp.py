@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """llama.cpp's own server, from the package that slipstream uses, as one arm of bench/peers.py.
 
-Started by that script: NAME KIND N_MAX MODEL DRAFT N_CTX N_THREADS.
+Started by that script: NAME and the fields of `CommonParams`, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.metadata import version
 from typing import Any
 
 from peers_process import Reply, Request, serve
+
+from slipstream.engines.llamacpp_settings import parameters
 
 
 def answer(server: Any, request: Request) -> Reply:
@@ -39,31 +42,13 @@ def answer(server: Any, request: Request) -> Reply:
     }
 
 
-def server_options(library: Any, kind: str, n_max: int, model: str, draft: str, n_ctx: int, n_threads: int) -> Any:
-    """The options of slipstream's own context, and nothing that saves or restores a cache."""
-    options = library.CommonParams()
-    options.model.path = model
-    options.n_ctx, options.n_parallel = n_ctx, 1
-    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = n_threads
-    options.swa_full, options.fit_params = True, False
-    options.cache_ram_mib, options.n_ctx_checkpoints = 0, 0
-    options.verbosity = -1
-    types = library.common_speculative_type
-    options.speculative.types = [getattr(types, "COMMON_SPECULATIVE_TYPE_" + kind.upper().replace("-", "_"))]
-    if n_max:
-        small = options.speculative.draft
-        small.n_max = n_max
-        small.mparams.path = draft
-        small.cpuparams.n_threads = small.cpuparams_batch.n_threads = n_threads
-    return options
-
-
 def open_engine() -> Any:
     import xllamacpp
 
-    name, kind, n_max, model, draft, n_ctx, n_threads = sys.argv[1:]
-    options = server_options(xllamacpp, kind, int(n_max), model, draft, int(n_ctx), int(n_threads))
-    server = xllamacpp.Server(options)
+    name, fields = sys.argv[1:]
+    # As slipstream's own context, and with nothing that saves or restores a cache.
+    alike = {"swa_full": True, "fit_params": False, "cache_ram_mib": 0, "n_ctx_checkpoints": 0, "verbosity": -1}
+    server = xllamacpp.Server(parameters(xllamacpp, {**json.loads(fields), **alike}))
     return {name: lambda request: answer(server, request)}, {"xllamacpp": version("xllamacpp")}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from peers_arms import LLAMA, baseline
+from peers_arms import LLAMA, TUNED, baseline
 from peers_journal import Measurement, Settings
 
 from slipstream.lab.bootstrap import Floats, generator, interval, resampled
@@ -172,7 +172,7 @@ def goals(some: Sequence[Row], settings: Settings) -> list[Goal]:
     against = {h.category: h.figure for h in found if h is not None}
     mean: tuple[Figure | None, str] = (None, "")
     if greedy and auto and llama:
-        best = max(llama, key=lambda arm: geometric_mean(some, arm).value)
+        best = _best_single(some, llama)
         mean = geometric_mean(some, "auto", best), f"against {best}"
     chat = {"chat": speed_up(warm["chat"], "auto")} if auto and "chat" in warm else {}
     draft = {c: speed_up(group, "auto+draft") for c, group in greedy.items() if "auto+draft" in settings.arms}
@@ -182,4 +182,20 @@ def goals(some: Sequence[Row], settings: Settings) -> list[Goal]:
         Goal("slipstream auto ÷ llama.cpp's best single arm, geometric mean", 1.15, *mean),
         Goal("above temperature 0, slipstream auto ÷ plain in chat", 0.98, *worst(chat)),
         Goal("slipstream auto with a useless draft ÷ plain, worst category", 0.95, *worst(draft)),
+        *_tuned_goals(some, settings, llama),
     ]
+
+
+def _tuned_goals(some: Sequence[Row], settings: Settings, llama: Sequence[str]) -> list[Goal]:
+    """What `slipstream tune` decided for llama.cpp, where it is among the arms."""
+    if TUNED not in settings.arms or not llama or not some:
+        return []
+    best = _best_single(some, llama)
+    against = geometric_mean(some, TUNED, best)
+    where = f"{settings.tuned} against {best}"
+    return [Goal("llama.cpp as tuned ÷ its best arm here, geometric mean", 0.95, against, where)]
+
+
+def _best_single(some: Sequence[Row], arms: Sequence[str]) -> str:
+    """The arm that is fastest over all categories."""
+    return max(arms, key=lambda arm: geometric_mean(some, arm).value)

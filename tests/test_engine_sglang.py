@@ -105,13 +105,20 @@ def test_only_what_the_server_runs_can_be_had(server, attached):
     options = {option.kind: option for option in attached.speculative_options(PLAIN)}
     assert set(options) == {"EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"}
     assert (options["EAGLE3"].n_max, options["EAGLE3"].why_not) == ((3,), "")
-    assert options["NGRAM"].why_not == "restart SGLang with --speculative-algorithm NGRAM, then attach"
+    advice = "start one more server with --speculative-algorithm NGRAM and give each its --url"
+    assert options["NGRAM"].why_not == f"it is fixed when SGLang starts: {advice}"
 
 
 def test_plain_decoding_is_not_claimed_of_a_server_that_drafts(server, attached):
     server.info |= EAGLE
-    with pytest.raises(InputError, match="runs EAGLE3 with drafts of 3, and SGLang cannot be asked for plain"):
+    with pytest.raises(
+        InputError, match="runs EAGLE3 with drafts of 3, and SGLang cannot be asked for plain"
+    ) as refused:
         attached.start(PLAIN)
+    assert refused.value.hint == (
+        "Start a second one without speculation, on a port of its own, with `python -m sglang.launch_server"
+        " --model-path org/model --context-length 4096 --max-running-requests 1`, and give both URLs, each by --url."
+    )
 
 
 def test_another_length_than_the_server_runs_is_refused_with_the_command(server, attached):

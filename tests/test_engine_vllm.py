@@ -363,15 +363,30 @@ def test_an_answer_is_counted_by_tokens_and_asked_of_the_served_model(server: St
 
 def test_an_attached_server_keeps_its_speculation(server: StandIn) -> None:
     engine = attached(server)
-    assert all("fixed when it starts" in option.why_not for option in engine.speculative_options(settings()))
+    found = options(engine, settings())
+    assert found.pop("as it runs") == Option("as it runs", (5,)), "as many positions as are counted"
+    assert set(found) == {"ngram", "suffix", "draft_model", "eagle3", "mtp", "slipstream"}
+    assert all("start one more server" in option.why_not for option in found.values())
+    engine.start(settings("as it runs", n_max=5))
     with pytest.raises(InputError, match="cannot be asked for plain decoding") as refused:
         engine.start(settings())
-    assert "vllm serve org/model" in refused.value.hint
+    assert "Start a second one without speculation" in refused.value.hint
+    assert "`vllm serve org/model --max-model-len 4096 --max-num-seqs 1`" in refused.value.hint
     server.routes["GET", "/metrics"] = lambda body: Reply(("vllm:num_requests_running 0\n",), kind="text/plain")
     engine.start(settings())
     assert engine.counters() is None
     with pytest.raises(InputError, match="no speculation, and vLLM cannot be asked for ngram n 4"):
         engine.start(settings("ngram", n_max=4))
+    with pytest.raises(InputError, match=r"no longer runs as it runs n 5\. Was it started anew"):
+        engine.start(settings("as it runs", n_max=5))
+    assert all(option.why_not for option in engine.speculative_options(settings()))
+    engine.stop()
+
+
+def test_the_speculation_of_a_running_server_is_not_known_and_not_written_down(server: StandIn) -> None:
+    engine = attached(server)
+    with pytest.raises(InputError, match="vLLM does not tell what this server speculates with"):
+        engine.render(settings("as it runs", n_max=5))
     engine.stop()
 
 

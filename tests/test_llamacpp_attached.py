@@ -46,9 +46,49 @@ def test_two_kinds_at_once_are_named() -> None:
     with standing_in(server_that_tells(slots=slots)) as server:
         engine = LlamaCppEngine()
         engine.attach(server.url)
-        assert all("draft-simple and ngram-mod" in o.why_not for o in engine.speculative_options(Settings("m")))
-        engine.start(Settings("m", (Speculation("ngram-mod"), Speculation("draft-simple"))))
+        kinds = [o.kind for o in engine.speculative_options(Settings("m")) if not o.why_not]
+        assert kinds == ["draft-simple + ngram-mod"]
+        for both in ((Speculation("ngram-mod"), Speculation("draft-simple")), (Speculation(kinds[0]),)):
+            engine.start(Settings("m", both))
+            engine.stop()
+        with pytest.raises(
+            InputError, match=r"runs draft-simple \+ ngram-mod, and llama\.cpp cannot be asked for plain"
+        ):
+            engine.start(Settings("m"))
+
+
+def test_one_that_drafts_and_does_not_name_its_kind_is_taken_as_it_runs() -> None:
+    with standing_in(server_that_tells(slots=as_json([{"speculative": True}]))) as server:
+        engine = LlamaCppEngine()
+        engine.attach(server.url)
+        assert [o.kind for o in engine.speculative_options(Settings("m")) if not o.why_not] == ["as it runs"]
+        engine.start(Settings("m", (Speculation("as it runs"),)))
         engine.stop()
+        with pytest.raises(
+            InputError, match=r"This server runs a speculation, and llama\.cpp cannot be asked for plain"
+        ):
+            engine.start(Settings("m"))
+
+
+def test_a_server_that_was_started_anew_is_not_what_it_was() -> None:
+    slots = as_json([{"speculative": True, "params": {"speculative.types": "none,draft-mtp"}}])
+    with standing_in(server_that_tells(slots=slots)) as server:
+        engine = LlamaCppEngine()
+        engine.attach(server.url)
+        assert [o.kind for o in engine.speculative_options(Settings("m")) if not o.why_not] == ["draft-mtp"]
+        with pytest.raises(InputError, match=r"no longer runs draft-mtp \+ ngram-mod\. Was it started anew"):
+            engine.start(Settings("m", (Speculation("draft-mtp + ngram-mod"),)))
+
+
+def test_the_speculation_of_a_running_server_is_written_down_by_nobody_but_its_user() -> None:
+    slots = as_json([{"speculative": True, "params": {"speculative.types": "ngram-mod"}}])
+    with standing_in(server_that_tells(slots=slots)) as server:
+        engine = LlamaCppEngine()
+        engine.attach(server.url)
+        with pytest.raises(InputError, match="does not tell with which lengths a server runs ngram-mod"):
+            engine.render(Settings("m", (Speculation("ngram-mod"),)))
+        (line,) = engine.render(Settings("m", (Speculation("ngram-mod", 16),)))
+        assert "--spec-ngram-mod-n-max 16" in line.text
 
 
 def test_a_server_of_something_else() -> None:

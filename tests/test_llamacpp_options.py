@@ -74,6 +74,19 @@ class TestReleases:
         for kind in KINDS.values():
             assert not kind.flags or found.flag(kind.flags) == kind.flags[0]
 
+    @pytest.mark.parametrize(
+        ("said", "version"),
+        [
+            ("version: 0.6.0-dev (build 11434, commit 1234abcd)", "b11434"),
+            ("version: 0.6.0-dev (build 0, commit unknown)", "0.6.0-dev"),
+            ("version: 8467 (1234abcd)", "b8467"),
+            ("version: 0 (unknown)", ""),
+            ("a program without one", ""),
+        ],
+    )
+    def test_a_program_s_version_is_its_build_where_it_has_one(self, tmp_path: Path, said: str, version: str) -> None:
+        assert release_of_program(stand_in_program(tmp_path, HELP_OF_B11549, said)).version == version
+
     def test_an_old_program_is_spoken_to_by_its_own_names(self, tmp_path: Path) -> None:
         old = release_of_program(stand_in_program(tmp_path, HELP_OF_B8467))
         assert old.version == "b8467"

@@ -6,13 +6,16 @@ import importlib
 import json
 import random
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tuned_examples import clear_win
 
+from slipstream.engines.protocol import Speculation
 from slipstream.errors import InputError, RuntimeLibraryError
+from slipstream.lab.tuned import Verdict
 from slipstream.lab.workload import Prompt
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -102,6 +105,7 @@ def test_arms_with_a_draft_need_one_and_a_lookup_brings_its_own_plain_arm() -> N
     assert arms.arm_names(False, ["openvino"], ["openvino+lookup"]) == ("plain", "openvino", "openvino+lookup")
     with pytest.raises(InputError, match="draft-simple-2 is not an arm here"):
         arms.arm_names(False, [], ["draft-simple-2"])
+    assert "tuned" in arms.arm_names(False, [], tuned=True) and "tuned" not in arms.arm_names(False, [])
 
 
 def test_a_journal_is_read_back_as_it_was_written(tmp_path: Path) -> None:
@@ -222,6 +226,38 @@ def test_goals_are_judged_in_the_worst_category_and_only_where_they_were_measure
     assert verdicts(some[:2])[:2] == [("met", "edit"), ("met", "edit")]
     assert verdicts(some, temperature=1.0) == [missing, missing, missing, ("missed", "chat"), missing]
     assert verdicts([]) == [missing] * 5
+
+
+def test_what_tuning_chose_is_judged_against_the_best_arm_that_it_did_not_choose() -> None:
+    some = rows(*[("edit", {"plain": 2.0, "none": 2.0, "ngram-mod": 1.0, "tuned": 1.04})] * 2)
+    tuned = {"arms": ("plain", "none", "ngram-mod", "tuned"), "tuned": "ngram-mod n 16"}
+    goal = statistics.goals(some, settings(**tuned))[-1]
+    assert (goal.verdict, goal.where) == ("met", "ngram-mod n 16 against ngram-mod")
+    assert goal.figure.value == pytest.approx(1 / 1.04)
+    assert len(statistics.goals(some, settings())) == 5
+
+
+def test_the_setting_that_tuning_decided_for_is_read_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "tune.json"
+
+    def decided(arm: str | None, engine: str = "llama.cpp") -> Any:
+        write_tuned(path, engine, arm)
+        return arms.tuned_speculation(path)
+
+    assert decided("ngram-mod n 16") == (Speculation("ngram-mod", 16),)
+    assert decided("plain") == ()
+    for arm, engine in ((None, "llama.cpp"), ("ngram-mod n 16", "vllm")):
+        with pytest.raises(InputError, match=r"decides nothing for llama\.cpp"):
+            decided(arm, engine)
+
+
+def write_tuned(path: Path, engine: str, arm: str | None) -> None:
+    """A tune.json of one engine with a verdict."""
+    tuned = clear_win()
+    (found,) = tuned.engines
+    measured = replace(found.arms[0], arm="ngram-mod n 16", speculation=(Speculation("ngram-mod", 16),))
+    found = replace(found, name=engine, arms=(measured,), verdict=Verdict(arm, None, ""))
+    path.write_text(json.dumps(asdict(replace(tuned, engines=(found,)))), encoding="utf-8")
 
 
 def test_the_report_gives_loops_apart_and_says_what_went_wrong(tmp_path: Path) -> None:

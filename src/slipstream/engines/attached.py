@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import httpx
 
@@ -12,6 +12,9 @@ from slipstream.errors import EngineError, InputError
 
 from .chat_client import ask_json, client_at, no_engine, open_client
 from .protocol import Counters, Rendering, Settings, Speculation
+
+AS_IT_RUNS: Final = "as it runs"
+"""The kind of a server that speculates and does not tell with what."""
 
 
 class AttachedEngine(ABC):
@@ -105,6 +108,21 @@ class AttachedEngine(ABC):
         if not isinstance(data, dict):
             raise no_engine(self._client, self.title, str(data))
         return data
+
+
+def fixed_at_start(title: str, how: str) -> str:
+    """Why a kind cannot be had of a server that was started with something else. how: the arguments that ask for it."""
+    return f"it is fixed when {title} starts: start one more server with {how} and give each its --url"
+
+
+def one_more(settings: Settings, command: str) -> str:
+    """What to do where servers of an engine are started with other settings. command: which starts one with these."""
+    if settings.speculation:
+        return f"Start one more with `{command}`, on a port of its own, and give each its --url."
+    return (
+        f"Start a second one without speculation, on a port of its own, with `{command}`, "
+        "and give both URLs, each by --url."
+    )
 
 
 def one_speculation(settings: Settings, title: str, known: tuple[str, ...]) -> Speculation | None:

@@ -20,6 +20,7 @@ import httpx
 from slipstream.errors import EngineError, InputError, SlipstreamError
 from slipstream.models.describe import describe_gguf
 
+from .attached import AS_IT_RUNS, fixed_at_start, one_more
 from .chat_client import ask_json, body, client_at, no_engine, open_client, silent, stream_chat
 from .llamacpp_options import (
     KINDS,
@@ -39,6 +40,9 @@ from .protocol import Answer, Counters, Option, Rendering, Request, Settings
 READY_S: Final = 1800.0
 TITLE: Final = "llama.cpp"
 USUAL_URL: Final = "http://127.0.0.1:8080"
+AND: Final = " + "
+"""Between kinds that a server runs together."""
+
 _GOES_ON_WITHOUT: Final = re.compile(r"failed to initialize speculative decoding context: (.*)")
 
 
@@ -48,6 +52,12 @@ class Attached:
 
     url: str
     kinds: tuple[str, ...] | None
+
+    def runs(self, settings: Settings) -> bool:
+        """As far as it tells: which kinds, and nothing of their lengths and thresholds."""
+        wanted = {kind for s in settings.speculation for kind in s.kind.split(AND)}
+        unset = all(s.n_max is None and s.p_min is None for s in settings.speculation)
+        return self.kinds is None or (unset and wanted == set(self.kinds))
 
 
 class LlamaCppEngine:
@@ -72,9 +82,9 @@ class LlamaCppEngine:
         """Each kind of this release; of an attached server, that which it runs. Raises ModelError for bad files."""
         if self._attached is None:
             return options(settings, self._known())
-        runs = self._attached.kinds or ()
-        reason = f"this server runs {' and '.join(runs) or 'no speculation'}; restart it with another --spec-type"
-        return tuple(Option(kind, why_not="" if runs == (kind,) else reason) for kind in KINDS)
+        runs = AND.join(self._attached.kinds or ())
+        others = (Option(kind, why_not=fixed_at_start(TITLE, f"--spec-type {kind}")) for kind in KINDS if kind != runs)
+        return (*([Option(runs)] if runs else []), *others)
 
     def start(self, settings: Settings, progress: Callable[[str], None] = lambda line: None) -> None:
         """Starts a server on a free port. Attached, it only checks that the server is one for these settings."""
@@ -116,9 +126,7 @@ class LlamaCppEngine:
         try:
             answer, extra = stream_chat(self._client, self.name, asked)
         except EngineError as error:
-            if self._server is not None and not self._server.is_running:
-                raise self._server.error(f"llama.cpp ended while it answered: {error.message}") from None
-            raise
+            raise (self._server.explained(error) if self._server else error) from None
         answer = timed(answer, extra.get("timings"))
         with self._counting:
             self._counted += answer.counters or Counters()
@@ -135,7 +143,14 @@ class LlamaCppEngine:
         return self._counted if found is None else found
 
     def render(self, settings: Settings) -> tuple[Rendering, ...]:
-        """The command line, and Python for the wheel. Raises InputError for what this release has no setting for."""
+        """The command line, and Python for the wheel.
+
+        Raises InputError for what this release has no setting for, and for what an attached server runs: its lengths
+        are not known.
+        """
+        if self._attached and self._attached.kinds and self._attached.runs(settings):
+            message = f"llama.cpp does not tell with which lengths a server runs {settings.arm}."
+            raise InputError(message, "The settings are those of the command line that started it.")
         release = Release(self.version) if self._attached else self._known()
         check(settings, release)
         line = command_line(self._program or "llama-server", settings, release)
@@ -175,14 +190,16 @@ class LlamaCppEngine:
         raise EngineError(f"llama.cpp decodes plainly instead of {settings.arm}: {reason}.")
 
     def _check_attached(self, attached: Attached, settings: Settings) -> None:
-        wanted = {s.kind for s in settings.speculation}
-        unset = all(s.n_max is None and s.p_min is None for s in settings.speculation)
-        if attached.kinds is None or (unset and wanted == set(attached.kinds)):
+        if attached.runs(settings):
             return
-        runs = " and ".join(attached.kinds) or "no speculation"
-        asked = settings.arm if wanted else "plain decoding"
-        message = f"This server runs {runs}, and llama.cpp cannot be asked for {asked} while it runs."
-        raise InputError(message, f"Start it yourself with `{self.render(settings)[0].text.strip()}`, then attach.")
+        if any(AND in s.kind or s.kind == AS_IT_RUNS for s in settings.speculation):
+            raise InputError(f"This server no longer runs {settings.arm}.", "Was it started anew? Begin again.")
+        runs = "a speculation" if attached.kinds == (AS_IT_RUNS,) else AND.join(attached.kinds or ())
+        asked = settings.arm if settings.speculation else "plain decoding"
+        message = (
+            f"This server runs {runs or 'no speculation'}, and llama.cpp cannot be asked for {asked} while it runs."
+        )
+        raise InputError(message, one_more(settings, self.render(settings)[0].text.strip()))
 
 
 def timed(answer: Answer, timings: Mapping[str, Any] | None) -> Answer:
@@ -216,14 +233,16 @@ def _speculates(client: httpx.Client) -> bool | None:
 
 
 def _running_kinds(client: httpx.Client) -> tuple[str, ...] | None:
-    """The speculation of a server that runs: its slots name it once they have answered something."""
+    """The speculation of a server that runs: its slots name it once they have answered something, if ever."""
     speculates = _speculates(client)
     if not speculates:
         return () if speculates is False else None
     stream_chat(client, "llama.cpp", body(Request(({"role": "user", "content": "Hi"},), 1), ""))
     slots = _json(client, "/slots")
     names = {str(slot.get("params", {}).get("speculative.types", "")) for slot in slots} - {"", "none"}
-    return tuple(names.pop().split(",")) if len(names) == 1 else None
+    if len(names) != 1:
+        return (AS_IT_RUNS,)
+    return tuple(kind for kind in names.pop().split(",") if kind != "none")
 
 
 def _json(client: httpx.Client, path: str) -> Any:

@@ -101,7 +101,7 @@ def release_of_wheel() -> Release:
 
 def release_of_program(program: str) -> Release:
     """That of a `llama-server`, by what it says of itself. Raises EngineError where it is none."""
-    said = re.search(r"version: (\d+)", _told(program, "--version"))
+    said = _told(program, "--version")
     text = _told(program, "--help")
     if "--spec-type" not in text and "--model-draft" not in text:
         raise EngineError(f"{program} is no llama-server: its help names no speculation.", "Give its path.")
@@ -110,7 +110,18 @@ def release_of_program(program: str) -> Release:
     words = re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", listed)
     named = tuple(kind for kind in KINDS if kind in words)
     kinds = named if "draft-simple" in named else ("draft-simple", *named)
-    return Release(f"b{said[1]}" if said else "", kinds, named, flags)
+    return Release(_version(said), kinds, named, flags)
+
+
+def _version(said: str) -> str:
+    """The build, as "b11549"; where it was built outside a repository its number is 0, and the version must do."""
+    found = re.search(r"version: (\S+)(?: \(build (\d+))?", said)
+    if found is None:
+        return ""
+    build = found[2] or (found[1] if found[1].isdigit() else "0")
+    if build != "0":
+        return f"b{build}"
+    return "" if found[1] == "0" else found[1]
 
 
 def _told(program: str, asked: str) -> str:

@@ -18,6 +18,8 @@ from slipstream.errors import EngineError, InputError
 
 N_LAST_LINES = 15
 STOP_S = 10.0
+ENDING_S = 0.5
+"""From the break of a connection to the end of the program that broke it."""
 
 
 def free_port() -> int:
@@ -91,6 +93,13 @@ class ServerProcess:
         """An error with the program's last lines."""
         lines = self.last_lines()
         return EngineError(message, "Its last lines:\n" + "\n".join(lines) if lines else "It said nothing.")
+
+    def explained(self, error: EngineError) -> EngineError:
+        """An error of a request; with the program's last lines where it has ended, as it may right behind the error."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(ENDING_S)
+            return self.error(f"{self.name} ended while it answered: {error.message}")
+        return error
 
     def stop(self) -> None:
         """Ends the program and what it started; harmless when done twice."""

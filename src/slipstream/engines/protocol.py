@@ -57,6 +57,7 @@ class Option:
 
     n_max, p_min: values worth trying first, ascending; empty where the kind has no such setting. why_not: the reason
     why it cannot be run here; empty where it can. combines: whether the engine runs it together with another such kind.
+    is_fixed: whether there are no other values than these, as with servers that run already.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Option:
     needs_draft: bool = False
     why_not: str = ""
     combines: bool = False
+    is_fixed: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import httpx
 
 from slipstream.errors import InputError
 
-from .attached import AttachedEngine, needs_draft, one_speculation
+from .attached import AttachedEngine, fixed_at_start, needs_draft, one_more, one_speculation
 from .chat_client import body, stream_chat
 from .protocol import Answer, Counters, Option, Rendering, Request, Settings, Speculation
 
@@ -42,7 +42,7 @@ class Running:
 
 
 class SglangEngine(AttachedEngine):
-    """SGLang as it runs. Its speculation is fixed when it starts: another arm means another start, by hand."""
+    """SGLang as it runs. Its speculation is fixed when it starts: another arm means another server."""
 
     name = "sglang"
     title = "SGLang"
@@ -59,11 +59,11 @@ class SglangEngine(AttachedEngine):
 
     def speculative_options(self, settings: Settings) -> tuple[Option, ...]:
         """All kinds; only the one that the attached server runs, at its length, can be had of it."""
-        found, why_not = self._found, "restart SGLang with --speculative-algorithm {}, then attach"
+        found, how = self._found, "--speculative-algorithm {}"
         return tuple(
             Option(kind, () if found.n_max is None else (found.n_max,))
             if self.is_attached and kind == found.kind
-            else Option(kind, needs_draft=kind in DRAFTED, why_not=why_not.format(kind))
+            else Option(kind, needs_draft=kind in DRAFTED, why_not=fixed_at_start(self.title, how.format(kind)))
             for kind in KINDS
         )
 
@@ -82,7 +82,7 @@ class SglangEngine(AttachedEngine):
         runs = f"{self._found.kind or 'no speculation'}{n}"
         asked = "plain decoding" if wanted is None else str(wanted)
         message = f"This server runs {runs}, and SGLang cannot be asked for {asked} while it runs."
-        self._refuse(message, settings)
+        raise InputError(message, one_more(settings, self._by_hand(settings)))
 
     def complete(self, request: Request) -> Answer:
         """Answers one request, behind an empty prompt cache unless others are being answered."""

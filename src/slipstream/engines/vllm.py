@@ -18,11 +18,12 @@ import httpx
 
 from slipstream.errors import EngineError, InputError
 
+from .attached import AS_IT_RUNS, one_more
 from .chat_client import ask, ask_json, body, client_at, no_engine, open_client, stream_chat
 from .metrics import speculation
 from .process import ServerProcess, free_port
-from .protocol import Answer, Counters, Option, Rendering, Request, Settings
-from .vllm_options import KINDS, kinds_here, speculative_config
+from .protocol import Answer, Counters, Option, Rendering, Request, Settings, Speculation
+from .vllm_options import kinds_fixed, kinds_here, speculative_config
 from .vllm_program import SERVER_MODULE, Program, find_program
 
 READY_S: Final = 1800.0
@@ -53,10 +54,13 @@ class VllmEngine:
         self._is_attached = False
 
     def speculative_options(self, settings: Settings) -> tuple[Option, ...]:
-        """Each kind, with the reason where it cannot be had. Raises EngineError where vLLM is not installed."""
+        """Each kind, with the reason where it cannot be had; of an attached server, that which it runs, by no name.
+
+        Raises EngineError where vLLM is not installed.
+        """
         if self._is_attached:
-            why_not = "vLLM's speculation is fixed when it starts: restart it with other settings, then attach"
-            return tuple(Option(kind.name, needs_draft=kind.needs_draft, why_not=why_not) for kind in KINDS)
+            run = [Option(some.kind, () if some.n_max is None else (some.n_max,)) for some in self._runs()]
+            return (*run, *kinds_fixed())
         return kinds_here(self._installed(), settings)
 
     def start(self, settings: Settings, progress: Callable[[str], None] = lambda line: None) -> None:
@@ -105,9 +109,7 @@ class VllmEngine:
         try:
             return stream_chat(self._client, "vLLM", body(request, self._model, {"stream_options": usage}))[0]
         except EngineError as error:
-            if self._process is not None and not self._process.is_running:
-                raise self._process.error(f"vLLM ended while it answered: {error.message}") from None
-            raise
+            raise (self._process.explained(error) if self._process else error) from None
 
     def counters(self) -> Counters | None:
         """Totals since the server's start, whoever asked it; None where it runs without speculation."""
@@ -115,7 +117,13 @@ class VllmEngine:
         return speculation(ask(self._client, "vLLM", USUAL_URL, "/metrics").text, "vllm:")
 
     def render(self, settings: Settings) -> tuple[Rendering, ...]:
-        """Command line, the JSON of its speculation, Python. Raises InputError for what vLLM has no setting for."""
+        """Command line, the JSON of its speculation, Python.
+
+        Raises InputError for what vLLM has no setting for, and for what an attached server runs, which is not known.
+        """
+        if _is_unknown(settings):
+            message = "vLLM does not tell what this server speculates with, so it cannot be written down."
+            raise InputError(message, "The settings are those of the command line that started it.")
         config = speculative_config(settings)
         is_cpu = self._program is not None and self._program.is_cpu
         words = ["vllm", "serve", settings.model]
@@ -145,14 +153,20 @@ class VllmEngine:
         return self._program
 
     def _check_attached(self, settings: Settings) -> None:
-        """Which speculation a server runs it does not tell, only that it counts some."""
-        speculates = self.counters() is not None
-        if settings.speculation or speculates:
-            asked = settings.arm if settings.speculation else "plain decoding"
-            found = "a speculation of its own" if speculates else "no speculation"
-            command = self.render(settings)[0].text.strip()
-            message = f"This server runs {found}, and vLLM cannot be asked for {asked} while it runs."
-            raise InputError(message, f"Start it yourself and give --url {USUAL_URL}:\n{command}")
+        runs = self._runs()
+        if settings.speculation == runs:
+            return
+        if _is_unknown(settings):
+            raise InputError(f"This server no longer runs {settings.arm}.", "Was it started anew? Begin again.")
+        asked = settings.arm if settings.speculation else "plain decoding"
+        found = "a speculation of its own" if runs else "no speculation"
+        message = f"This server runs {found}, and vLLM cannot be asked for {asked} while it runs."
+        raise InputError(message, one_more(settings, self.render(settings)[0].text.strip()))
+
+    def _runs(self) -> tuple[Speculation, ...]:
+        """Of an attached server: with what it speculates it does not tell, only how much it counts at each position."""
+        counted = self.counters()
+        return () if counted is None else (Speculation(AS_IT_RUNS, len(counted.accepted_at) or None),)
 
     def _served_model(self) -> str:
         models = self._json("/v1/models").get("data")
@@ -166,6 +180,10 @@ class VllmEngine:
         if not isinstance(data, dict):
             raise no_engine(self._client, "vLLM", str(data))
         return data
+
+
+def _is_unknown(settings: Settings) -> bool:
+    return any(speculation.kind == AS_IT_RUNS for speculation in settings.speculation)
 
 
 def _cause(lines: list[str]) -> str:

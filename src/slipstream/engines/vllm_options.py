@@ -11,7 +11,7 @@ from slipstream.models.describe import cached_folders
 from slipstream.models.description import Description
 from slipstream.models.hf_folder import Folder, describe_files, is_model_folder
 
-from .attached import needs_draft, one_speculation
+from .attached import fixed_at_start, needs_draft, one_speculation
 from .protocol import Option, Settings
 from .vllm_program import Program
 
@@ -73,6 +73,18 @@ def kinds_here(program: Program, settings: Settings) -> tuple[Option, ...]:
     draft = _described(settings.draft) if settings.draft else None
     return tuple(
         Option(kind.name, kind.n_max, kind.p_min, kind.needs_draft, _why_not(kind, program, settings, target, draft))
+        for kind in KINDS
+    )
+
+
+def kinds_fixed() -> tuple[Option, ...]:
+    """Each kind, as it cannot be had of a server that runs."""
+    return tuple(
+        Option(
+            kind.name,
+            needs_draft=kind.needs_draft,
+            why_not=fixed_at_start("vLLM", f"--speculative-config for {kind.name}"),
+        )
         for kind in KINDS
     )
 
