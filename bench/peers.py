@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """slipstream against llama.cpp's own speculation, in one run: speed by category and arm.
 
-    python bench/peers.py MODEL --prompts FILE … [--draft SMALL.gguf] [--tuned tune.json] [--out bench/results/peers-NAME]
+    python bench/peers.py MODEL --prompts FILE … [--draft SMALL.gguf] [--tuned tune.json] [--out bench/results/peers-…]
 
 Arms: plain decoding and `auto` (with --draft also `auto+draft`) of slipstream; llama.cpp's server of the same package
 with each n-gram speculation, none, (with --draft) draft-simple at n_max 2, 4 and 8, and (with --tuned) what
-`slipstream tune` decided for; with --transformers or --openvino, the interpreter of an environment that has them, these engines plain and with prompt lookup.
+`slipstream tune` decided for; with --transformers or --openvino, the interpreter of an environment that has them, these
+engines plain and with prompt lookup.
 
 Prompts take turns over categories, arms take turns within a prompt, the first of them another one each time. No prompt
 cache; what n-gram drafters have learned is kept over the run. Each measurement goes to OUT.jsonl at once; the same

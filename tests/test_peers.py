@@ -229,8 +229,8 @@ def test_goals_are_judged_in_the_worst_category_and_only_where_they_were_measure
 
 
 def test_what_tuning_chose_is_judged_against_the_best_arm_that_it_did_not_choose() -> None:
-    some = rows(*[("edit", {"plain": 2.0, "none": 2.0, "ngram-mod": 1.0, "tuned": 1.04})] * 2)
-    tuned = {"arms": ("plain", "none", "ngram-mod", "tuned"), "tuned": "ngram-mod n 16"}
+    some = rows(*[("edit", {"plain": 2.0, "auto": 1.0, "none": 2.0, "ngram-mod": 1.0, "tuned": 1.04})] * 2)
+    tuned = {"arms": ("plain", "auto", "none", "ngram-mod", "tuned"), "tuned": "ngram-mod n 16"}
     goal = statistics.goals(some, settings(**tuned))[-1]
     assert (goal.verdict, goal.where) == ("met", "ngram-mod n 16 against ngram-mod")
     assert goal.figure.value == pytest.approx(1 / 1.04)
