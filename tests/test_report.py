@@ -160,13 +160,14 @@ def test_leaving_it_off_is_told_with_the_reason() -> None:
     card = report(ALL["off"]).all("article")[0]
     assert card.attributes["class"] == "card off"
     words = " ".join(card.text.split())
-    assert "Leave speculation off Leave it off: suffix is 0.97 [0.93–1.02] times" in words
+    assert "Leave speculation off Plain decoding: 170 tokens/s. suffix is 0.97 [0.93–1.02] times" in words
     assert "Verification is too dear on this hardware" in words
 
 
 def test_an_undecided_run_says_so() -> None:
     words = " ".join(report(ALL["undecided"]).all("article")[0].text.split())
-    assert "Not decided Two prompts in 20 s are too few to decide." in words
+    assert "1 request at a time, 2 of 36 prompts measured open Undecided Plain decoding: 43.6 tokens/s." in words
+    assert "tokens/s. ngram-simple is 1.02 [0.71–1.46] times as fast" in words
 
 
 def test_a_category_has_its_own_verdict() -> None:
@@ -202,10 +203,11 @@ def test_an_arm_that_was_never_run_does_not_count_as_dropped() -> None:
 def test_provenance_is_complete() -> None:
     page = report(ALL["clear_win"])
     facts = dict(zip([dt.text for dt in page.all("dt")], [dd.text for dd in page.all("dd")], strict=True))
+    assert " ".join(facts["Prompts given"].split()).startswith("36 prompts of 6 categories: chat 6, code 6")
     assert facts["Machine"] == "2 × AMD EPYC 7003 (AVX2), 24 GiB, no GPU"
-    assert facts["Started"] == "2026-11-30 01:51 UTC"
-    assert " ".join(facts["Took"].split()) == "9 min 43 s"
-    assert " ".join(facts["Answers"].split()) == "greedy, 128 tokens at most, seed 7"
+    assert facts["Begun"] == "2026-11-30 01:51 UTC"
+    assert " ".join(facts["Measured for"].split()) == "9 min 43 s"
+    assert " ".join(facts["Answers"].split()) == "greedy, 128 tokens at most"
     assert (facts["slipstream"], facts["llama.cpp"]) == ("0.2.0", "b11549")
     assert ALL["clear_win"].command in [code.text for code in page.all("code")]
 
@@ -214,21 +216,69 @@ def test_what_is_not_known_is_said_in_a_sentence_and_not_drawn() -> None:
     page = report(ALL["nothing_known"])
     assert not page.all("svg", role="img")
     for sentence in (
-        "No arm was measured long enough for a speed-up, so there is nothing to draw.",
-        "Not known: ollama does not count it by position, or nothing was drafted.",
-        "When the tokens of an answer arrived was not kept, so no answer is drawn.",
-        "Speed and acceptance in the course of the run are not known.",
-        "What a wider pass costs is known of slipstream’s own engine alone, which was not part of this run.",
+        "Settings to copy: none were written.",
+        "Speed-up, acceptance, course of time: no arm was measured.",
         "No answer was compared with plain decoding’s text.",
-        "No arm was tried.",
     ):
         assert sentence in page.words
     assert not re.search(r"\b(nan|inf|None)\b", page.words)
     assert "No engine was measured" in report(ALL["no_engine"]).words
 
 
+def test_each_thing_that_is_not_drawn_has_its_reason() -> None:
+    bare = replace(tuned_examples.arm("ngram", 1.1, rates=()), survival=(), timeline=None, samples=())
+    engine = replace(ALL["off"].engines[0], arms=(bare,), settings=())
+    page = report(replace(ALL["off"], engines=(engine,)))
+    assert page.words.count("Not shown") == 1
+    for sentence in (
+        "Settings to copy: none were written.",
+        "Acceptance by position: vllm does not count it, or no draft had two tokens.",
+        "An answer as it came: of several requests at a time none is drawn.",
+        "Acceptance of each answer: vllm does not count it by request, or nothing was drafted.",
+    ):
+        assert sentence in page.words
+    headings = [" ".join(heading.text.split()) for heading in page.all("h3")]
+    assert "Over time" not in headings and "Settings to copy" not in headings
+
+
+def test_where_nothing_was_decided_the_arm_that_was_measured_most_is_drawn_over_time() -> None:
+    few, many = tuned_examples.arm("few", 1.3), tuned_examples.arm("many", 1.1)
+    few = replace(few, samples=few.samples[:2])
+    engine = replace(ALL["undecided"].engines[0], arms=(few, many))
+    words = report(replace(ALL["undecided"], engines=(engine,))).words
+    assert "a mark for each answer of many." in words
+
+
+def test_all_arms_are_in_the_order_of_their_speed_behind_the_chosen() -> None:
+    rows = [" ".join(row.text.split()) for row in report(ALL["clear_win"]).all("th", role="rowheader")]
+    assert rows[-5:] == [
+        "ngram-mod n 16 chosen",
+        "ngram-mod n 64",
+        "draft-simple n 2 + ngram-simple",
+        "draft-simple n 4 p 0.75",
+        "draft-eagle3 n 3",
+    ]
+
+
+def test_measurements_that_count_in_no_speed_up_are_told() -> None:
+    said = "7 of 144 measurements of arms count in no speed-up: plain decoding before and after hardly agreed."
+    assert said in report(ALL["clear_win"]).words and "count in no speed-up" not in report(ALL["off"]).words
+
+
+def test_prompts_that_no_time_was_left_for_are_told_from_those_measured() -> None:
+    best = ALL["clear_win"].engines[0]
+    engine = replace(best, prompts={"chat": 6, "code": 2})
+    page = report(replace(ALL["clear_win"], engines=(engine,)))
+    headings = [" ".join(heading.text.split()) for heading in page.all("h2") + page.all("h4")]
+    assert "llama.cpp b11549 1 request at a time, 8 of 36 prompts measured" in headings
+    assert {"chat 6 prompts", "code 2 of 6 prompts measured", "edit 0 of 6 prompts measured"} <= set(headings)
+    assert "36 prompts of 6 categories given" in page.words
+
+
 def test_the_own_engine_without_a_cost_curve_is_told_apart() -> None:
-    assert "measured no cost of wider passes" in report(replace(tuned_examples.several_engines(), cost=())).words
+    words = report(replace(tuned_examples.several_engines(), cost=())).words
+    assert words.count("What a wider pass costs: not measured.") == words.count("What a wider pass costs") == 1
+    assert "wider pass" not in report(ALL["off"]).words
 
 
 def test_of_many_arms_the_slow_ones_are_folded_away_but_never_the_chosen() -> None:

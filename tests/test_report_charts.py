@@ -27,6 +27,9 @@ def test_a_factor_has_three_digits(value: float | None, text: str) -> None:
         (Ratio(1.24, 1.18, 1.31, 9), "[1.18–1.31]"),
         (Ratio(11.5, 9.5, 12.95, 9), "[9.50–12.9]"),
         (Ratio(1.0, math.nan, 1.3, 9), ""),
+        (Ratio(1.1, 1.0033, 1.2, 9), "[1.003–1.20]"),
+        (Ratio(0.9, 0.8, 0.9996, 9), "[0.80–1.000]"),
+        (Ratio(1.1, 1.0, 5e21, 2), "[1.00–many]"),
     ],
 )
 def test_an_interval_is_written_like_its_factor(ratio: Ratio, text: str) -> None:
@@ -104,6 +107,23 @@ def test_a_speed_up_counts_as_one_only_where_its_interval_lies_clear_of_1(low: f
     assert row.low < row.at < row.high and (row.low > panel.one) == (tone == "faster")
 
 
+def test_one_wild_interval_does_not_hide_the_others() -> None:
+    wild = replace(arm("wild", 1.0), overall=Ratio(1.2, 0.001, 5e21, 2), by_category={})
+    sure = replace(arm("sure", 1.0), overall=Ratio(1.1, 0.9, 1.3, 30), by_category={})
+    panel = speedups.panel([wild, sure], lambda arm: arm.overall, None, speedups.scale([wild, sure]))
+    assert panel is not None
+    assert [row.goes_on for row in panel.rows] == [(True, True), (False, False)]
+    assert panel.rows[0].interval == "[0.00–many]"
+    assert panel.rows[1].high - panel.rows[1].low > 15
+
+
+def test_the_courses_of_speed_and_acceptance_have_one_axis_of_time() -> None:
+    samples = [Sample(30.0 + i, "chat", 40.0, 40.0, 0.5 if i == 3 else None) for i in range(9)]
+    speeds, accepted = timelines.run("r", "arm", samples)
+    assert speeds.x_ticks == accepted.x_ticks
+    assert accepted.lines[0].marks[0].x == speeds.lines[0].marks[3].x
+
+
 def test_a_speed_up_without_an_interval_is_a_dot_alone() -> None:
     one = replace(arm("a", 1.0), overall=Ratio(1.4, math.nan, math.nan, 1), by_category={})
     panel = speedups.panel([one], lambda arm: arm.overall, None, speedups.scale([one]))
@@ -117,19 +137,35 @@ def test_a_line_breaks_where_a_value_is_missing() -> None:
 
 
 def test_acceptance_draws_six_arms_at_most_and_has_the_numbers_of_all() -> None:
-    plot = plots.acceptance("a", [arm(f"arm {i}", 1.0) for i in range(9)])
-    assert plot is not None
-    assert [line.name for line in plot.lines] == [f"arm {i}" for i in range(6)]
-    assert plot.note == "The first 6 of 9 arms that know it; the numbers are those of all."
-    assert plot.figures is not None and plot.figures.rows[0] == ("1", *["81\u00a0%"] * 9)
+    reached, drafts = plots.acceptance("a", [arm(f"arm {i}", 1.0) for i in range(9)])
+    for plot in (reached, drafts):
+        assert [line.name for line in plot.lines] == [f"arm {i}" for i in range(6)]
+        assert plot.note == "The first 6 of 9 arms; the numbers are those of all."
+        assert plot.figures is not None and plot.figures.rows[0] == ("1", *["81\u00a0%"] * 9)
+    assert reached.figures is not None and reached.figures.rows[1][1] == "72\u00a0%"
+    assert drafts.figures is not None and drafts.figures.rows[1][1] == "58\u00a0%"
 
 
 def test_acceptance_leaves_out_arms_and_last_positions_that_are_not_known() -> None:
-    arms = [arm("none", 1.0, rates=(None, None)), arm("some", 1.0, rates=(0.8, None, 0.6, None))]
-    plot = plots.acceptance("a", arms)
-    assert plot is not None
+    none = replace(arm("none", 1.0, rates=(None, None)), survival=())
+    some = replace(arm("some", 1.0, rates=(0.8, None, 0.6, None)), survival=())
+    (plot,) = plots.acceptance("a", [none, some])
     assert [(line.name, len(line.marks)) for line in plot.lines] == [("some", 2)]
     assert plot.figures is not None and [row[1] for row in plot.figures.rows] == ["80\u00a0%", "–", "60\u00a0%"]
+
+
+def test_where_nobody_counts_what_was_reached_acceptance_is_that_of_all_drafts() -> None:
+    """As llama.cpp and vLLM tell it: how often each position was accepted, of how many drafts."""
+    told = replace(arm("ngram", 1.0, rates=(0.9, None, None)), survival=(0.9, 0.5, 0.25, 0.0, 0.0))
+    (plot,) = plots.acceptance("a", [told])
+    assert plot.words.y == "accepted with all before it"
+    assert plot.figures is not None and [row[1].split("\u00a0")[0] for row in plot.figures.rows] == [
+        "90",
+        "50",
+        "25",
+        "0",
+    ]
+    assert plots.acceptance("a", [replace(told, survival=(0.9,))]) == ()
 
 
 def test_the_cost_of_a_pass_is_drawn_beside_that_of_single_passes() -> None:
@@ -137,7 +173,11 @@ def test_the_cost_of_a_pass_is_drawn_beside_that_of_single_passes() -> None:
     assert plot is not None
     line, guide = plot.lines
     assert len(line.marks) == 2 and guide.guide and not guide.marks
-    assert line.marks[1].tip == "context of 256\u00a0tokens, 4 tokens: 2.60× the time of one"
+    assert line.marks[1].tip == "context of up to 256\u00a0tokens, 4 tokens: 2.60× the time of one"
+
+
+def test_a_cost_of_single_tokens_alone_is_not_drawn() -> None:
+    assert plots.cost("c", [CostPoint(1, 256, 1.0), CostPoint(2, 256, math.nan)]) is None
 
 
 def test_speed_in_an_answer_is_that_of_its_stretches() -> None:
@@ -170,7 +210,7 @@ def test_an_answer_of_one_piece_is_not_drawn() -> None:
 def test_the_run_is_told_in_minutes_where_it_was_long_and_only_what_is_known_is_drawn() -> None:
     samples = [Sample(30.0, "chat", 40.0, None, None), Sample(600.0, "code", 50.0, None, math.nan)]
     (plot,) = timelines.run("r", "arm", samples)
-    assert plot.words.x == "minutes since the run began"
+    assert plot.words.x == "minutes of measuring"
     assert [(line.name, [mark.tip for mark in line.marks]) for line in plot.lines] == [
         ("arm", ["arm, chat: 40.0\u00a0tokens/s", "arm, code: 50.0\u00a0tokens/s"])
     ]

@@ -49,9 +49,9 @@ def tune(command, monkeypatch, tmp_path):  # noqa: F811
 
 def test_it_prints_a_table_and_the_verdict_and_writes_all_files(tune, tmp_path):
     code, out, err = tune("--out", "found", "--budget", "30m")
-    assert (code, err) == (0, "")
+    assert code == 0 and all(re.fullmatch(r" *\d+% vllm, .+: .+", line) for line in err.splitlines())
     assert "ngram n" in out and "÷ plain" in out and "prompts that did not choose it" in out
-    assert re.search(r"chat: ngram n \d+, 1\.\d\d 1\.\d\d–1\.\d\d", out) and "Written:" in out
+    assert re.search(r"chat: use ngram n \d+, 1\.\d\d \[1\.\d\d–1\.\d\d\]", out) and "Written:" in out
     written = {path.relative_to(tmp_path / "found").as_posix() for path in (tmp_path / "found").rglob("*.*")}
     assert written == {"journal.jsonl", "tune.json", "report.html", "settings-vllm/run.sh"}
     data = json.loads((tmp_path / "found" / "tune.json").read_text())
@@ -67,7 +67,7 @@ def test_the_folder_is_named_after_model_and_time(tune, tmp_path):
 
 def test_leaving_it_off_is_an_answer(tune):
     code, out, _ = tune("--budget", "30m", simulated=engine(World(by_kind(ngram=0.8, other=0.9)), name="vllm"))
-    assert code == 0 and "Leave it off" in out
+    assert code == 0 and "leave it off." in out
 
 
 def test_a_budget_too_small_is_no_error_and_decides_nothing(tune):
@@ -87,7 +87,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_does(tune, tmp_path):
     interrupted = Interrupted(made.clock, made.options, PAYS, name="vllm")
     code, _, err = tune("--out", "found", "--budget", "30m", simulated=interrupted)
     going_on = "slipstream tune big --engine vllm --prompts prompts.jsonl --budget 30m --resume found"
-    assert code == 130 and f"nothing is lost. To go on: {going_on}" in err
+    assert code == 130 and f"All answers but the last one are kept. To go on: {going_on}" in err
     second = engine(PAYS, name="vllm")
     assert tune("--budget", "30m", "--resume", "found", simulated=second)[0] == 0
     assert (tmp_path / "found" / "report.html").exists()
@@ -95,16 +95,39 @@ def test_ctrl_c_says_how_to_go_on_and_that_does(tune, tmp_path):
     assert tune("--budget", "30m", "--resume", "found", simulated=third)[0] == 0 and third.asked == []
 
 
+def test_ctrl_c_before_the_first_answer_leaves_nothing(tune, tmp_path):
+    class AtOnce(SimulatedEngine):
+        def start(self, settings, progress=lambda line: None):
+            raise KeyboardInterrupt
+
+    made = engine(PAYS, name="vllm")
+    code, _, err = tune("--out", "found", simulated=AtOnce(made.clock, made.options, PAYS, name="vllm"))
+    assert code == 130 and "Nothing was measured yet." in err and not (tmp_path / "found").exists()
+
+
+def test_going_on_with_more_time_goes_on(tune):
+    assert tune("--out", "found", "--budget", "30s")[0] == 0
+    code, out, _ = tune("--budget", "30m", "--resume", "found", simulated=engine(PAYS, name="vllm"))
+    assert code == 0 and "prompts that did not choose it" in out
+
+
 def test_going_on_under_other_options_is_refused(tune):
     tune("--out", "found", "--budget", "5m")
-    code, _, err = tune("--budget", "6m", "--resume", "found", simulated=engine(PAYS, name="vllm"))
-    assert code == 2 and "was measured with budget_s 300.0, now it is 360.0" in err
+    code, _, err = tune("--budget", "5m", "-n", "64", "--resume", "found", simulated=engine(PAYS, name="vllm"))
+    assert code == 2 and "was measured with n_tokens 128, now it is 64" in err
+
+
+def test_progress_is_written_line_by_line_where_there_is_no_terminal(tune, monkeypatch):
+    monkeypatch.setattr("slipstream.cli.tune.LINE_S", 0.0)
+    lines = tune("--budget", "5m")[2].splitlines()
+    shares = [int(line.partition("%")[0]) for line in lines]
+    assert len(lines) > 20 and shares == sorted(shares) and "vllm, plain: chat" in lines[2]
 
 
 def test_an_engine_that_never_gets_ready_ends_with_its_last_lines(tune):
     broken = engine(PAYS, name="vllm", will_not_start=lambda s: "Its last lines:\nno kernel image")
-    code, _, err = tune(simulated=broken)
-    assert code == 2 and "no kernel image" in err
+    code, _, err = tune("--out", "found", simulated=broken)
+    assert code == 2 and "no kernel image" in err and not Path("found").exists()
 
 
 BAD = {
@@ -119,11 +142,12 @@ BAD = {
     "no prompts": (["--prompts", "none.jsonl"], "cannot be read"),
     "empty prompts": (["--prompts", "empty.jsonl"], "holds no prompts"),
     "a bad line": (["--prompts", "bad.jsonl"], "bad.jsonl, line 2"),
-    "a folder that exists": (["--out", "there"], "there exists, and is not written over. Give another --out, or go on"),
+    "a folder that exists": (["--out", "there"], "there exists, and is not written over. Give another --out."),
     "a folder that cannot be": (["--out", "empty.jsonl/x"], "cannot be made"),
     "nothing to resume": (["--resume", "there"], "holds no tuning run to go on with"),
     "resume and out": (["--resume", "there", "--out", "x"], "Leave --out away"),
-    "a URL twice": (["--url", "http://a", "--url", "vllm=http://b"], "--url is given twice for vllm"),
+    "a URL twice": (["--url", "http://a", "--url", "vllm=http://a"], "--url http://a is given twice for vllm"),
+    "two programs": (["--program", "a", "--program", "vllm=b"], "--program is given twice for vllm"),
     "a URL of no engine": (
         ["--engine", "vllm", "--engine", "ollama", "--url", "http://a"],
         "names no engine of this run",
@@ -148,6 +172,12 @@ def test_a_url_and_a_program_may_name_their_engine(tune):
     simulated = engine(PAYS, name="vllm")
     assert tune("--budget", "5m", "--url", "vllm=http://127.0.0.1:9/?a=b", simulated=simulated)[0] == 0
     assert simulated.attached == "http://127.0.0.1:9/?a=b"
+
+
+def test_a_folder_of_a_run_is_named_as_one_to_go_on_with(tune):
+    tune("--out", "found", "--budget", "30s")
+    code, _, err = tune("--out", "found", "--budget", "30s")
+    assert code == 2 and "Give another --out, or go on with what is there by --resume found." in err
 
 
 def test_an_engine_that_is_not_installed_says_how_to_install_it(tune, monkeypatch):

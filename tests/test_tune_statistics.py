@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slipstream.engines.protocol import Answer
-from slipstream.lab.tune_statistics import Drift, Point, drift, points, ratio, scores, versus
+from slipstream.lab.tune_statistics import Drift, Point, disturbed, drift, points, ratio, scores, versus
 from slipstream.lab.tune_visit import Block, Measured, Visit
 
 STEADY = Drift(0.0, 0)
@@ -29,7 +29,7 @@ def some(values: list[float], arm: str = "fast", category: str = "chat", block: 
 def test_a_ratio_is_of_the_mean_of_both_neighbours():
     block = Block("fast", "search", visit("plain", 1.0), visit("fast", 0.5), visit("plain", 1.4))
     assert block.log_ratios() == {"t0": pytest.approx(math.log(2.4))}
-    assert block.log_drifts() == [pytest.approx(math.log(1 / 1.4))]
+    assert list(block.log_drifts().values()) == [pytest.approx(math.log(1 / 1.4))]
 
 
 def test_a_load_that_grows_evenly_cancels_out():
@@ -64,6 +64,19 @@ def test_intervals_hold_the_truth_as_often_as_they_say(n):
     assert held >= 270
 
 
+@pytest.mark.parametrize(("sizes", "deviations"), [((3, 2), (0.1, 0.1)), ((2,) * 8, (0.1,) * 8), ((9, 8), (0.02, 0.3))])
+def test_intervals_over_categories_hold_the_truth_as_often(sizes, deviations):
+    random = np.random.default_rng(3)
+    truth = sum(n * c for c, n in enumerate(sizes)) / sum(sizes)
+    held, widths = 0, []
+    for _ in range(300):
+        values = [random.normal(c, s, n) for c, (n, s) in enumerate(zip(sizes, deviations, strict=True))]
+        found = ratio([p for c, v in enumerate(values) for p in some(list(np.exp(v)), category=f"c{c}")], STEADY)
+        held += found.low <= math.exp(truth) <= found.high
+        widths.append(math.log(found.high / found.low))
+    assert held >= 270 and np.median(widths) < 0.4
+
+
 def test_categories_are_no_sample():
     """Twice as fast in one, half as fast in the other, always: of the mean there is no doubt."""
     found = ratio([*some([2.0, 2.0, 2.0]), *some([0.5, 0.5, 0.5], category="edit")], STEADY)
@@ -80,6 +93,20 @@ def test_categories_of_one_task_are_taken_together():
 def plain_blocks(*loads: float) -> list[Block]:
     visits = [visit("plain", 1.0 * load, 2.0 * load, 3.0 * load) for load in loads]
     return [Block("fast", "search", a, visit("fast", 1.0, 2.0, 3.0), b) for a, b in pairwise(visits)]
+
+
+def test_what_something_else_disturbed_is_left_out():
+    """The machine is four times slower for a visit: what is measured in them, and as it changes, tells nothing."""
+    steady, busy = plain_blocks(1, 1.02, 1, 0.98, 1, 1.01), plain_blocks(1, 1.02, 1, 0.98, 4, 1.01, 1)
+    all_tasks = frozenset(busy[0].tried.measured)
+    assert disturbed(steady) == [frozenset()] * 5
+    assert disturbed(busy) == [*[frozenset()] * 3, all_tasks, all_tasks, frozenset()]
+    assert {p.block for p in points(busy)} == {0, 1, 2, 5} and drift(busy).n_blocks == 4
+
+
+def test_on_a_machine_that_is_always_so_nothing_is_left_out():
+    loads = [1, 1.5, 0.9, 1.4, 1, 1.6]
+    assert not any(disturbed(plain_blocks(*loads))) and disturbed([]) == []
 
 
 def test_what_whole_visits_differ_by_widens_the_interval():

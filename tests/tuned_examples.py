@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 
+from slipstream.engines.protocol import Speculation
 from slipstream.lab.tuned import (
     ArmResult,
     CostPoint,
@@ -39,6 +42,7 @@ def arm(
     by_category = {category: ratio(FACTORS.get(category, 1.1) * factor / 1.24) for category in categories}
     return ArmResult(
         arm=name,
+        speculation=(Speculation(name),),
         state=state,
         reason="Its interval lay below that of ngram-mod n 16." if state == "dropped" else "",
         overall=ratio(factor, 36),
@@ -48,6 +52,7 @@ def arm(
         acceptance_rate=0.71,
         mean_tokens_a_pass=2.31,
         conditional=tuple(rates),
+        survival=tuple(accumulate((rate or 0.5 for rate in rates), mul)),
         n_same=36,
         n_compared=36,
         parted=(),
@@ -82,7 +87,9 @@ def samples(factor: float, categories: Sequence[str]) -> tuple[Sample, ...]:
 
 
 def failed(name: str, reason: str) -> ArmResult:
-    return ArmResult(name, "failed", reason, None, {}, None, None, None, None, (), 0, 0, (), None)
+    return ArmResult(
+        name, (Speculation(name),), "failed", reason, None, {}, None, None, None, None, (), (), 0, 0, (), None
+    )
 
 
 LOG = "\n".join(
@@ -122,11 +129,15 @@ def clear_win() -> Tuned:
         "llama.cpp",
         "b11549",
         1,
+        dict.fromkeys(FACTORS, 6),
+        43.6,
+        7,
+        144,
         arms,
         Verdict(
             "ngram-mod n 16",
             best.overall,
-            "The fastest of five settings, faster than plain decoding in five of six categories.",
+            "Its interval lies above 1, on 36 prompts that did not choose it.",
             "Acceptance is 71 %; guides say that speculation pays above 60 to 70 %.",
         ),
         {
@@ -151,7 +162,6 @@ def clear_win() -> Tuned:
         prompts=dict.fromkeys(FACTORS, 6),
         engines=(engine,),
         cost=cost,
-        seed=7,
     )
 
 
@@ -161,19 +171,21 @@ def off() -> Tuned:
     verdict = Verdict(
         "plain",
         None,
-        "Leave it off: suffix is 0.97 [0.93–1.02] times as fast as plain decoding. Verification is too dear on this "
+        "suffix is 0.97 [0.93–1.02] times as fast as plain decoding. Verification is too dear on this "
         "hardware: a pass over 4 tokens takes 2.6 times that of one, and 1.4 tokens were accepted a pass.",
         "Acceptance is 48 %; guides ask for 60 to 70 %.",
     )
-    engine = EngineResult("vllm", "0.33.0", 4, arms, verdict, {}, (replace(COMMAND_LINE, text="vllm serve model\n"),))
+    settings = (replace(COMMAND_LINE, text="vllm serve model\n"),)
+    engine = EngineResult("vllm", "0.33.0", 4, dict.fromkeys(FACTORS, 6), 170.2, 0, 108, arms, verdict, {}, settings)
     return replace(clear_win(), engines=(engine,), cost=(), draft=None, model="Qwen/Qwen2.5-Coder-0.5B-Instruct")
 
 
 def undecided() -> Tuned:
     """The budget ended before anything could be told."""
     short = replace(arm("ngram-simple", 1.02), overall=Ratio(1.02, 0.71, 1.46, 2), by_category={}, conditional=())
-    verdict = Verdict(None, None, "Two prompts in 20 s are too few to decide. Give a budget of 5 minutes or more.")
-    engine = EngineResult("llama.cpp", "b11549", 1, (replace(short, timeline=None, samples=()),), verdict, {}, ())
+    verdict = Verdict(None, None, "ngram-simple is 1.02 [0.71–1.46] times as fast as plain decoding, on 2 prompts.")
+    arms = (replace(short, timeline=None, samples=()),)
+    engine = EngineResult("llama.cpp", "b11549", 1, {"chat": 1, "code": 1}, 43.6, 0, 2, arms, verdict, {}, ())
     return replace(clear_win(), engines=(engine,), cost=(), seconds=20.2)
 
 
@@ -205,9 +217,8 @@ def hostile() -> Tuned:
     bad = replace(bad, timeline=replace(timeline(1.3), prompt=HOSTILE, category=HOSTILE))
     verdict = Verdict(HOSTILE, bad.overall, HOSTILE, HOSTILE)
     settings = (Written(HOSTILE, '" onmouseover="alert(1)', f"model={HOSTILE}", HOSTILE),)
-    engine = EngineResult(
-        HOSTILE, HOSTILE, 1, (bad, failed(f"failed {HOSTILE}", HOSTILE)), verdict, {HOSTILE: verdict}, settings
-    )
+    arms = (bad, failed(f"failed {HOSTILE}", HOSTILE))
+    engine = EngineResult(HOSTILE, HOSTILE, 1, {HOSTILE: 1}, 43.6, 0, 1, arms, verdict, {HOSTILE: verdict}, settings)
     return Tuned(
         slipstream=HOSTILE,
         started=HOSTILE,
@@ -250,13 +261,14 @@ def nothing_known() -> Tuned:
         acceptance_rate=None,
         mean_tokens_a_pass=None,
         conditional=(None, None),
+        survival=(),
         n_same=0,
         n_compared=0,
         timeline=Timeline("", "", (), ((0.0, 1),)),
         samples=(Sample(0.0, "chat", None, None, None),),
     )
-    engine = EngineResult("ollama", "", 1, (odd, failed("draft", "")), Verdict(None, None, ""), {}, ())
-    bare = EngineResult("lmstudio", "", 1, (), Verdict("plain", None, ""), {}, ())
+    engine = EngineResult("ollama", "", 1, {}, None, 0, 0, (odd, failed("draft", "")), Verdict(None, None, ""), {}, ())
+    bare = EngineResult("lmstudio", "", 1, {}, None, 0, 0, (), Verdict("plain", None, ""), {}, ())
     return Tuned("", "", 0.0, "", "", "", None, 0, {}, (engine, bare))
 
 

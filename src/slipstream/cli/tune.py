@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slipstream.cli.models import printable
 from slipstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,8 +26,11 @@ USUAL = ("slipstream", "llama.cpp")
 
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
+LINE_S = 10.0
+"""Between two lines of progress where there is no terminal."""
+
 PROMPTS_HELP = "One JSON object a line: prompts, chat messages, or a log of requests; else built-in ones."
-URL_HELP = "Of an engine that runs already: ENGINE=URL, or URL with one engine. Repeatable."
+URL_HELP = "Of a server that runs already: ENGINE=URL, or URL with one engine. Repeatable: one plain, others not."
 PROGRAM_HELP = "An engine's own program or interpreter: ENGINE=PATH, or PATH with one engine. Repeatable."
 
 
@@ -44,13 +50,13 @@ def tune(
         Path | None, typer.Option("--out", help="A new folder; named after model and time if not given.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="The folder of a run to go on with, under the same options.")
+        Path | None, typer.Option("--resume", help="The folder of a run to go on with; only --budget may differ.")
     ] = None,
 ) -> None:
     """Measure plain decoding and speculation of your engine on your prompts; say what pays, and write the settings.
 
     Every setting is measured between two measurements of plain decoding. All goes to a folder: the journal, tune.json,
-    report.html and the settings to copy. Ctrl-C loses nothing: the same command with --resume FOLDER goes on.
+    report.html and the settings to copy. After Ctrl-C the same command with --resume FOLDER goes on.
     """
     from slipstream.cli.tune_table import show
     from slipstream.lab import tune_files, workload
@@ -59,7 +65,7 @@ def tune(
 
     names = _engine_names(engine)
     urls = _by_engine("--url", url, names)
-    engines = _engines(names, _by_engine("--program", program, names))
+    engines = _engines(names, _programs(program, names), urls)
     seconds, sizes = _seconds(budget), _numbers(concurrency)
     chosen = workload.read(prompts) if prompts else workload.built_in_for_tuning()
     reads_files = any(name in USUAL and name not in urls for name in names)
@@ -72,8 +78,11 @@ def tune(
         with _watched() as watch:
             tuned = measure(asked, engines, chosen, folder, command, watch=watch)
     except KeyboardInterrupt:
-        typer.echo(f"slipstream: stopped; nothing is lost. To go on: {_going_on(folder)}", err=True)
+        typer.echo(f"slipstream: stopped. {_how_to_go_on(folder)}", err=True)
         raise
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # succeeds where nothing was measured, and so nothing written
     paths = tune_files.write(tuned, folder)
     show(tuned)
     typer.echo("Written: " + ", ".join(str(path.relative_to(folder)) for path in paths) + f" in {folder}")
@@ -86,9 +95,9 @@ def _engine_names(given: Sequence[str] | None) -> list[str]:
     return names
 
 
-def _by_engine(option: str, given: Sequence[str] | None, names: Sequence[str]) -> dict[str, str]:
+def _by_engine(option: str, given: Sequence[str] | None, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Values by engine: each names its own, unless there is one engine."""
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for text in given or ():
         name, _, value = text.partition("=")
         if name not in names or not value:
@@ -96,20 +105,32 @@ def _by_engine(option: str, given: Sequence[str] | None, names: Sequence[str]) -
                 hint = f"Write {option} ENGINE=VALUE, with one of {', '.join(names)}."
                 raise InputError(f"{option} {text} names no engine of this run.", hint)
             name, value = names[0], text
-        if name in found:
-            raise InputError(f"{option} is given twice for {name}.", "Give it once.")
-        found[name] = value
+        if value in found.get(name, ()):
+            raise InputError(f"{option} {value} is given twice for {name}.", "Give it once.")
+        found[name] = (*found.get(name, ()), value)
     return found
 
 
-def _engines(names: Sequence[str], programs: dict[str, str]) -> list[Engine]:
+def _programs(given: Sequence[str] | None, names: Sequence[str]) -> dict[str, str]:
+    found = _by_engine("--program", given, names)
+    for name, programs in found.items():
+        if len(programs) > 1:
+            raise InputError(f"--program is given twice for {name}.", "Give it once.")
+    return {name: programs[0] for name, programs in found.items()}
+
+
+def _engines(names: Sequence[str], programs: Mapping[str, str], urls: Mapping[str, Sequence[str]]) -> list[Engine]:
     """Raises InputError for a name that is no engine, and for a program of one that has none."""
     import inspect
+
+    from slipstream.engines.several import SeveralServers
 
     made: list[Engine] = []
     for name in names:
         build = _builder(name)
-        if name not in programs:
+        if len(urls.get(name, ())) > 1:
+            made.append(SeveralServers(build, urls[name]))
+        elif name not in programs:
             made.append(build())
         elif "program" in inspect.signature(build).parameters:
             made.append(build(program=programs[name]))
@@ -160,7 +181,8 @@ def _folder(out: Path | None, resume: Path | None, model: str) -> Path:
         return resume
     folder = out or Path(f"tune-{_stem(model)}-{datetime.now():%Y-%m-%d-%H%M}")
     if folder.exists():
-        hint = f"Give another --out, or go on with what is there by --resume {shlex.quote(str(folder))}."
+        go_on = f", or go on with what is there by --resume {shlex.quote(str(folder))}"
+        hint = f"Give another --out{go_on if (folder / JOURNAL).is_file() else ''}."
         raise InputError(f"{folder} exists, and is not written over.", hint)
     return folder
 
@@ -169,6 +191,14 @@ def _stem(model: str) -> str:
     """The last part of a path or a name, fit for a file's."""
     last = model.rstrip("/").replace("\\", "/").rpartition("/")[2].removesuffix(".gguf")
     return re.sub(r"[^\w.-]+", "-", last)[:60] or "model"
+
+
+def _how_to_go_on(folder: Path) -> str:
+    from slipstream.lab.tune import JOURNAL
+
+    if not (folder / JOURNAL).is_file():
+        return "Nothing was measured yet."
+    return f"All answers but the last one are kept. To go on: {_going_on(folder)}"
 
 
 def _going_on(folder: Path) -> str:
@@ -181,13 +211,29 @@ def _going_on(folder: Path) -> str:
 
 @contextmanager
 def _watched() -> Iterator[Callable[[str, float], None]]:
-    """A bar on standard error with what is measured and the time left."""
+    """A bar on standard error with what is measured and the time left; lines where that is no terminal."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        yield _lines()
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda doing, done: bar.update(task, description=escape(doing), completed=min(done, 1.0))
+
+
+def _lines() -> Callable[[str, float], None]:
+    """Writes down now and then what is measured, for logs."""
+    last = -math.inf
+
+    def watch(doing: str, done: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_S:
+            last = time.monotonic()
+            typer.echo(f"{min(done, 1.0):4.0%} {printable(doing)}", err=True)
+
+    return watch

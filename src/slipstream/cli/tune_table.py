@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from slipstream.cli.models import printable
+from slipstream.lab.report.numbers import bounds, interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from slipstream.lab.tuned import ArmResult, EngineResult, Ratio, Tuned, Verdict
+    from slipstream.lab.tuned import ArmResult, EngineResult, Tuned, Verdict
 
-COLUMNS = ("setting", "÷ plain", "95 %", "tokens/s", "accepted", "a pass", "same", "")
+DISTURBED = "plain decoding before and after them hardly agreed"
+
+COLUMNS = ("setting", "÷ plain", "95 %", "tokens\n/s", "accepted", "tokens\na pass", "same\ntext", "")
 
 
 def show(tuned: Tuned) -> None:
-    """Prints the tables and verdicts of a run."""
+    """Prints a title, a table and the verdicts of each engine."""
     from rich.console import Console
 
     console = Console()
     for engine in tuned.engines:
         shown = [arm for arm in engine.arms if not arm.reason.startswith("not run")]
+        typer.echo(f"{_title(engine)}{_plain(engine)}{_measured(engine, sum(tuned.prompts.values()))}")
         if shown:
-            console.print(_table(engine, shown))
+            console.print(_table(engine.verdict, shown), "")
         _say(engine)
 
 
-def _table(engine: EngineResult, arms: Sequence[ArmResult]) -> Table:
+def _table(verdict: Verdict, arms: Sequence[ArmResult]) -> Table:
     from rich import box
     from rich.table import Table
 
-    speeds = [arm.plain_tokens_per_s for arm in arms if arm.plain_tokens_per_s is not None]
-    plain = f", plain decoding {statistics.median(speeds):.1f} tokens/s" if speeds else ""
-    table = Table(title=f"{_title(engine)}{plain}", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(box=box.SIMPLE, padding=0, show_edge=False)
     for name in COLUMNS:
-        table.add_column(name, justify="left" if name in ("setting", "") else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in ("setting", "") else "right", no_wrap=name != "setting")
     order = sorted(arms, key=lambda arm: -(arm.overall.value if arm.overall else 0.0))
     for arm in order:
-        style = "bold" if arm.arm == engine.verdict.arm else "dim" if arm.state != "measured" else ""
+        style = "bold" if arm.arm == verdict.arm else "dim" if arm.state != "measured" else ""
         table.add_row(*_cells(arm), style=style)
     return table
 
@@ -50,20 +51,28 @@ def _cells(arm: ArmResult) -> tuple[str, ...]:
     return (
         _shown(arm.arm),
         f"{arm.overall.value:.2f}" if arm.overall else "–",
-        _interval(arm.overall),
+        bounds(arm.overall) if arm.overall else "",
         _number(arm.tokens_per_s, ".1f"),
         _number(arm.acceptance_rate, ".0%"),
         _number(arm.mean_tokens_a_pass, ".2f"),
         f"{arm.n_same}/{arm.n_compared}" if arm.n_compared else "–",
-        "" if arm.state == "measured" else arm.state,
+        _state(arm),
     )
+
+
+def _state(arm: ArmResult) -> str:
+    if arm.state == "dropped" and arm.tokens_per_s is None:
+        return "not measured"
+    return "" if arm.state == "measured" else arm.state
 
 
 def _say(engine: EngineResult) -> None:
     for arm in engine.arms:
         if arm.state == "failed" or (arm.reason and arm.state == "measured"):
             typer.echo(f"{printable(arm.arm)}: {_lines(arm.reason)}")
-    typer.echo(f"{_title(engine)}: {_lines(engine.verdict.reason)}")
+    typer.echo(f"{_title(engine)}: {_answer(engine.verdict)}. {_lines(engine.verdict.reason)}")
+    if engine.n_disturbed:
+        typer.echo(f"  {engine.n_disturbed} of {engine.n_measured} measurements do not count: {DISTURBED}.")
     if engine.verdict.hint:
         typer.echo(f"  {printable(engine.verdict.hint)}")
     if len(engine.by_category) > 1:
@@ -77,6 +86,16 @@ def _title(engine: EngineResult) -> str:
     return printable(f"{engine.name} {engine.version}".rstrip() + at_once)
 
 
+def _plain(engine: EngineResult) -> str:
+    speed = engine.plain_tokens_per_s
+    return f", plain decoding {speed:.1f} tokens/s" if speed is not None else ""
+
+
+def _measured(engine: EngineResult, n_given: int) -> str:
+    n = sum(engine.prompts.values())
+    return f", {n} of {n_given} prompts measured" if n < n_given else ""
+
+
 def _lines(text: str) -> str:
     """With the last lines of an engine, where the text has some, on lines of their own."""
     return "\n".join(map(printable, text.split("\n")))
@@ -87,13 +106,9 @@ def _answer(verdict: Verdict) -> str:
         return "undecided"
     if verdict.arm == "plain":
         return "leave it off"
-    return f"{printable(verdict.arm)}, {verdict.ratio.value:.2f} {_interval(verdict.ratio)}" if verdict.ratio else ""
-
-
-def _interval(found: Ratio | None) -> str:
-    if found is None:
-        return ""
-    return f"{found.low:.2f}–{found.high:.2f}" if found.high < 100 else f"{found.low:.2f}–many"
+    found = verdict.ratio
+    times = f", {found.value:.2f} {interval(found)} × plain decoding" if found else ""
+    return f"use {printable(verdict.arm)}{times}"
 
 
 def _number(value: float | None, form: str) -> str:

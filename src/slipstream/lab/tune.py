@@ -39,9 +39,9 @@ BYTES_A_TOKEN = 3
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run is to find out. urls: of engines that run already, by name. concurrency: numbers of requests at once.
+    """What a run is to find out.
 
-    Raises InputError for values out of range.
+    urls: of servers that run already, by engine. concurrency: numbers of requests at once. Raises InputError for values out of range.
     """
 
     model: str
@@ -49,7 +49,7 @@ class Asked:
     n_tokens: int = 128
     budget_s: float = 600.0
     concurrency: tuple[int, ...] = (1,)
-    urls: Mapping[str, str] = field(default_factory=dict)
+    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.n_tokens < 16:
@@ -71,6 +71,7 @@ def tune(
 ) -> Tuned:
     """Measures until the budget is spent or nothing is left to ask; goes on where the journal in `folder` ends.
 
+    A larger budget than the journal's is spent behind the smaller one, whose decisions are repeated as they were.
     Raises InputError for prompts that are too few and for a journal of other settings, and EngineError where not one
     engine could be measured, with the first one's last lines.
     """
@@ -82,11 +83,14 @@ def tune(
     for engine in engines:
         for n in asked.concurrency:
             settings = Settings(asked.model, draft=asked.draft, n_ctx=n_ctx, parallel=n)
-            bench = Bench(engine, settings, asked.n_tokens, asked.urls.get(engine.name), journal, budget, clock, watch)
+            url = _only(asked.urls.get(engine.name, ()))
+            bench = Bench(engine, settings, asked.n_tokens, url, journal, budget, clock, watch)
             runs.append(Rounds(bench, all_pools[n], settings))
-    for i, rounds in enumerate(runs):
-        rounds.run(until_s=budget.spent_s + budget.left_s / (len(runs) - i))
-        _keep_costs(rounds.bench.engine, journal)
+    for seconds in journal.budgets:
+        budget.seconds = seconds
+        for i, rounds in enumerate(runs):
+            rounds.run(until_s=budget.spent_s + budget.left_s / (len(runs) - i))
+            _keep_costs(rounds.bench.engine, journal)
     if not any(rounds.bench.plain_visits for rounds in runs):
         raise EngineError(runs[0].broke)
     return Tuned(
@@ -110,6 +114,11 @@ def _made(folder: Path) -> Path:
     except OSError as error:
         raise InputError(f"{folder} cannot be made: {error.strerror}.", "Name another folder.") from None
     return folder
+
+
+def _only(urls: Sequence[str]) -> str | None:
+    """The one server of an engine; one of several is chosen by the engine that knows them all (`SeveralServers`)."""
+    return urls[0] if len(urls) == 1 else None
 
 
 def _about(command: str) -> dict[str, str]:
@@ -136,10 +145,10 @@ def _n_ctx(prompts: Sequence[Prompt], n_tokens: int) -> int:
 
 
 def _identity(asked: Asked, engines: Sequence[Engine], prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """All that figures depend on: a run that goes on must have the same."""
+    """All that figures depend on, but the budget: a run that goes on must have the same."""
     texts = json.dumps([[p.id, p.category, [dict(m) for m in p.messages]] for p in prompts])
     return {
-        **asdict(asked),
+        **{name: value for name, value in asdict(asked).items() if name != "budget_s"},
         "model": _named(asked.model),
         "draft": asked.draft and _named(asked.draft),
         "prompts": hashlib.sha256(texts.encode(errors="surrogatepass")).hexdigest()[:16],

@@ -96,4 +96,8 @@ def _unlikely(c: Counters, n_decoded: int, speed: float | None) -> str:
     if speed is None or n_passes <= 0:
         return ""
     tokens = n_decoded / n_passes
-    return f"{tokens:.2f} tokens a pass, but {speed:.2f} times the speed" if speed > CHEAPER * max(tokens, 1) else ""
+    return (
+        f"{tokens:.2f} tokens a pass, but at least {speed:.2f} times the speed"
+        if speed > CHEAPER * max(tokens, 1)
+        else ""
+    )

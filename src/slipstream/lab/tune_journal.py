@@ -55,9 +55,10 @@ class Budget:
 
 
 class Journal:
-    """The file. about: what else the first run wrote of itself. cost: what passes were last seen to cost.
+    """The file, written from the first measurement on. about: what else the first run wrote of itself. cost: what
+    passes were last seen to cost. budgets: seconds, ascending, that its runs were given, this one's last.
 
-    Raises InputError for a file of something else, or of a run with other settings or versions.
+    Raises InputError for a file of something else, of a run with other settings or versions, or of a larger budget.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], about: Mapping[str, Any], budget: Budget) -> None:
@@ -68,13 +69,14 @@ class Journal:
         except ValueError:
             raise InputError(f"{path} is no journal of a tuning run.", "Give the folder that one wrote.") from None
         wanted = json.loads(json.dumps(settings))
-        for line in lines:
-            if line["kind"] == "run":
-                _require_same(path, line["settings"], wanted)
+        earlier = [line for line in lines if line["kind"] == "run"]
+        for line in earlier:
+            _require_same(path, line["settings"], wanted)
+        self.budgets = _budgets([line["budget_s"] for line in earlier], budget.seconds)
         self._take(lines)
-        self.about = next((line for line in lines if line["kind"] == "run"), about)
+        self.about = next(iter(earlier), about)
         self.cost = next((_cost(line) for line in reversed(lines) if line["kind"] == "cost"), ())
-        json_lines.append(path, {"kind": "run", "settings": settings, **about})
+        self._opening = {"kind": "run", "settings": settings, "budget_s": budget.seconds, **about}
 
     def replayed(self, where: Where, arm: str, tasks: Sequence[str]) -> Visit | None:
         """The next visit that was measured already, None behind the last; the budget stands as it did then."""
@@ -92,18 +94,25 @@ class Journal:
         answers = [[prompt, asdict(answer)] for prompt, answer in measured.answers]
         line = {"engine": where[0], "concurrency": where[1], "arm": arm, "task": task, "category": measured.category}
         line |= {"n_tokens": measured.n_tokens, "seconds": measured.seconds, "at_s": measured.at_s, "answers": answers}
-        json_lines.append(self._path, {"kind": "measurement", **line})
+        self._append({"kind": "measurement", **line})
 
     def visited(self, where: Where, tasks: Sequence[str], visit: Visit) -> None:
         """Closes a visit whose tasks are written down."""
         line = {"engine": where[0], "concurrency": where[1], "tasks": list(tasks)}
         line |= {**asdict(replace(visit, measured={})), "measured": list(visit.measured)}
-        json_lines.append(self._path, {"kind": "visit", **line, "spent_s": self._budget.mark()})
+        self._append({"kind": "visit", **line, "spent_s": self._budget.mark()})
 
     def costs(self, cost: Sequence[CostPoint]) -> None:
         """Writes down what passes cost, which only an engine that was started knows."""
         self.cost = tuple(cost)
-        json_lines.append(self._path, {"kind": "cost", "points": [asdict(point) for point in cost]})
+        self._append({"kind": "cost", "points": [asdict(point) for point in cost]})
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """Adds a line, behind this run's own where it is the first."""
+        if self._opening:
+            json_lines.append(self._path, self._opening)
+            self._opening = {}
+        json_lines.append(self._path, line)
 
     def _take(self, lines: Sequence[dict[str, Any]]) -> None:
         """Pairs each visit with the measurements written before it; those of an interrupted one belong to none."""
@@ -117,6 +126,14 @@ class Journal:
                 pending = {}
             elif line["kind"] == "run":
                 pending = {}
+
+
+def _budgets(earlier: Sequence[float], now: float) -> tuple[float, ...]:
+    """Raises InputError for less than what may be spent already."""
+    if earlier and now < max(earlier):
+        message = f"--budget {now:g}s is less than the {max(earlier):g}s that this run was given before."
+        raise InputError(message, "Give as much, or more to go on measuring.")
+    return tuple(sorted({*earlier, now}))
 
 
 def _cost(line: Mapping[str, Any]) -> tuple[CostPoint, ...]:

@@ -14,6 +14,7 @@ from operator import add
 from slipstream.engines.protocol import Answer, Counters, Engine, Option, Request, Settings
 from slipstream.errors import EngineError, SlipstreamError
 from slipstream.lab.tune_journal import Budget, Journal, Where
+from slipstream.lab.tune_statistics import disturbed
 from slipstream.lab.tune_tasks import Task
 from slipstream.lab.tune_visit import Block, Measured, Role, Visit
 
@@ -29,6 +30,9 @@ START_SHARE = 0.2
 
 AT_ONCE_S = 0.2
 """An engine that starts within this time was only told what to ask for, and is as warm as before."""
+
+MAX_TRIES = 2
+"""Of a visit, where something else took the machine meanwhile."""
 
 SLOW = 3.0
 """A visit that takes so many times as long as plain decoding's ends early."""
@@ -74,7 +78,10 @@ class Pace:
 
 
 class Bench:
-    """The engine and all that was measured with it. Use `with`: it stops the engine at the end, whatever happens."""
+    """The engine and all that was measured with it. Use `with`: it stops the engine at the end, whatever happens.
+
+    until_s: seconds of the budget, from which on a visit ends behind the task that it is at.
+    """
 
     def __init__(
         self,
@@ -88,6 +95,7 @@ class Bench:
         watch: Watch,
     ) -> None:
         self.engine, self.budget, self.pace = engine, budget, Pace()
+        self.until_s = math.inf
         self.plain = replace(settings, speculation=(), draft=None)
         self.where: Where = (engine.name, settings.parallel)
         self.blocks: list[Block] = []
@@ -121,24 +129,39 @@ class Bench:
         finally:
             self.engine.stop()
 
-    def compare(self, arms: Sequence[Settings], tasks: Sequence[Task], role: Role) -> None:
-        """Adds blocks: these arms on these tasks. An arm whose engine fails is left out from then on (`failed`).
+    def look(self, tasks: Sequence[Task]) -> None:
+        """Learns what a visit of plain decoding costs now, whatever it cost before."""
+        self.pace = Pace()
+        self.plain_visit(tasks)
 
+    def compare(self, arms: Sequence[Settings], tasks: Sequence[Task], role: Role) -> None:
+        """Adds blocks: these arms on these tasks, until the time is over; once more if most of a visit is disturbed.
+
+        An arm whose engine fails is left out from then on (`failed`).
         Raises EngineError where plain decoding itself fails, twice in a row.
         """
         for chunk in self._chunks(tasks):
             before = self.plain_visit(chunk)
             chunk = [task for task in chunk if task.id in before.measured]
             for arm in arms if chunk else ():
-                if arm.arm in self.failed:
-                    continue
-                tried = self._visit(arm, chunk, SLOW * before.answer_s)
-                trouble = tried.failed or next(iter(tried.refused.values()), "")
-                if trouble:
-                    self.failed[arm.arm] = trouble
-                after = self.plain_visit(chunk)
-                self.blocks.append(Block(arm.arm, role, before, tried, after))
-                before = after
+                for _ in range(MAX_TRIES):
+                    if self.budget.spent_s >= self.until_s:
+                        return
+                    if arm.arm in self.failed:
+                        break
+                    before = self._add_block(arm, chunk, before, role)
+                    if 2 * len(disturbed(self.blocks)[-1]) <= len(chunk):
+                        break
+
+    def _add_block(self, arm: Settings, tasks: Sequence[Task], before: Visit, role: Role) -> Visit:
+        """Measures an arm behind a visit of plain decoding; returns the one that follows."""
+        tried = self._visit(arm, tasks, SLOW * before.answer_s)
+        trouble = tried.failed or next(iter(tried.refused.values()), "")
+        if trouble:
+            self.failed[arm.arm] = trouble
+        after = self.plain_visit(tasks)
+        self.blocks.append(Block(arm.arm, role, before, tried, after))
+        return after
 
     def plain_visit(self, tasks: Sequence[Task]) -> Visit:
         """Tasks that plain decoding refuses are left out from then on (`refused`)."""
@@ -185,7 +208,7 @@ class Bench:
             started = self._clock()
             before = self.engine.counters()
             for task in tasks:
-                if self._clock() - started > limit_s:
+                if self._clock() - started > limit_s or (measured and self.budget.now_s >= self.until_s):
                     break
                 self._show(settings, task.category)
                 try:

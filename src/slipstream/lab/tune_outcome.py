@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from slipstream.lab import tune_verdict as verdicts
-from slipstream.lab.tune_results import arm_result, not_run
+from slipstream.lab.tune_results import arm_result, not_run, speed
 from slipstream.lab.tune_rounds import Rounds
 from slipstream.lab.tune_search import Arm
 from slipstream.lab.tune_settings import by_batch_size, written
-from slipstream.lab.tune_statistics import drift, points
+from slipstream.lab.tune_statistics import disturbed, drift, points
 from slipstream.lab.tune_visit import Role
 from slipstream.lab.tuned import ArmResult, EngineResult
 
@@ -23,7 +24,7 @@ def engine_results(runs: Sequence[Rounds]) -> tuple[EngineResult, ...]:
     measured = [_measured(rounds) for rounds in runs]
     results = []
     for rounds, arms in zip(runs, measured, strict=True):
-        result, engine = _result(rounds, arms), rounds.bench.engine
+        result, engine = _result(rounds, arms, len(runs)), rounds.bench.engine
         sizes = {
             other.bench.plain.parallel: found
             for other, found in zip(runs, measured, strict=True)
@@ -35,8 +36,8 @@ def engine_results(runs: Sequence[Rounds]) -> tuple[EngineResult, ...]:
     return tuple(results)
 
 
-def _result(rounds: Rounds, measured: Measured) -> EngineResult:
-    bench, about = rounds.bench, _circumstances(rounds)
+def _result(rounds: Rounds, measured: Measured, n_runs: int) -> EngineResult:
+    bench, about = rounds.bench, _circumstances(rounds, n_runs)
     arms = [*(found for _, found in measured), *(not_run(option) for option in rounds.options if option.why_not)]
     verdict = verdicts.overall(arms, _judged(rounds, rounds.chosen, ("winner",)), about)
     by_category = {
@@ -47,6 +48,10 @@ def _result(rounds: Rounds, measured: Measured) -> EngineResult:
         name=bench.engine.name,
         version=bench.engine.version,
         concurrency=bench.plain.parallel,
+        prompts=_answered(rounds),
+        plain_tokens_per_s=speed(bench.plain_visits),
+        n_disturbed=sum(map(len, disturbed(bench.blocks))),
+        n_measured=sum(len(block.tried.measured) for block in bench.blocks),
         arms=tuple(arms),
         verdict=verdict,
         by_category=by_category,
@@ -54,7 +59,7 @@ def _result(rounds: Rounds, measured: Measured) -> EngineResult:
     )
 
 
-def _circumstances(rounds: Rounds) -> verdicts.Circumstances:
+def _circumstances(rounds: Rounds, n_runs: int) -> verdicts.Circumstances:
     return verdicts.Circumstances(
         drift=drift(rounds.bench.blocks),
         fresh=rounds.pools.search is not rounds.pools.fresh,
@@ -62,8 +67,25 @@ def _circumstances(rounds: Rounds) -> verdicts.Circumstances:
         with_draft=frozenset(arm.name for arm in rounds.arms if arm.settings.draft),
         at_once=rounds.bench.plain.parallel,
         broke=rounds.broke,
-        needed_s=rounds.needed_s(),
+        needed_s=rounds.bench.budget.spent_s + n_runs * rounds.needed_s(),  # what is left is shared by all
+        plain_speeds=_plain_speeds(rounds),
     )
+
+
+def _answered(rounds: Rounds) -> dict[str, int]:
+    """By category, prompts that plain decoding answered."""
+    tasks = (*rounds.pools.search, *rounds.pools.fresh)
+    categories = {prompt.id: prompt.category for task in tasks for prompt in task.prompts}
+    visits = rounds.bench.plain_visits
+    answered = {prompt for visit in visits for measured in visit.measured.values() for prompt, _ in measured.answers}
+    counts = Counter(categories[prompt] for prompt in answered)
+    return {category: counts[category] for category in dict.fromkeys(categories.values())}
+
+
+def _plain_speeds(rounds: Rounds) -> tuple[float, ...]:
+    """Tokens a second of each answer of plain decoding, in order."""
+    answers = [measured.token_s for visit in rounds.bench.plain_visits for measured in visit.measured.values()]
+    return tuple(1 / token_s for token_s in answers if token_s)
 
 
 def _measured(rounds: Rounds) -> Measured:

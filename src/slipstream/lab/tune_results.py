@@ -8,7 +8,7 @@ from functools import reduce
 from itertools import takewhile
 from operator import add
 
-from slipstream.engines.protocol import Option
+from slipstream.engines.protocol import Counters, Option, Speculation
 from slipstream.lab.tune_counters import tally
 from slipstream.lab.tune_search import NOT_MEASURED, Arm
 from slipstream.lab.tune_statistics import Point, drift, points, ratio
@@ -35,13 +35,14 @@ def arm_result(arm: Arm, blocks: Sequence[Block], failed: str = "") -> ArmResult
     """All that is known of a setting. failed: why its engine could not go on."""
     own = [block for block in blocks if block.arm == arm.name]
     overall, by_category = figures(blocks, arm.name)
-    told = tally([block.tried for block in own], arm.settings, overall.value if overall else None)
+    told = tally([block.tried for block in own], arm.settings, overall.low if overall else None)
     counters = told.trusted
     n_same, n_compared, parted = texts(own)
     out = arm.out or ("" if own else NOT_MEASURED)
     lie = f"Its counters cannot be right, and are not used: {told.lie}." if told.lie else ""
     return ArmResult(
         arm=arm.name,
+        speculation=arm.settings.speculation,
         state="failed" if failed else "dropped" if out else "measured",
         reason=" ".join(filter(None, (failed or out, lie))),
         overall=overall,
@@ -51,6 +52,7 @@ def arm_result(arm: Arm, blocks: Sequence[Block], failed: str = "") -> ArmResult
         acceptance_rate=counters.acceptance_rate if counters else None,
         mean_tokens_a_pass=told.mean_tokens_a_pass,
         conditional=counters.conditional() if counters else (),
+        survival=_survival(counters),
         n_same=n_same,
         n_compared=n_compared,
         parted=parted,
@@ -61,15 +63,18 @@ def arm_result(arm: Arm, blocks: Sequence[Block], failed: str = "") -> ArmResult
 
 def not_run(option: Option) -> ArmResult:
     """A kind that the engine has and that cannot be had here."""
-    return ArmResult(
-        option.kind, "dropped", f"not run: {option.why_not}", None, {}, None, None, None, None, (), 0, 0, (), None
-    )
+    what, why = (Speculation(option.kind),), f"not run: {option.why_not}"
+    return ArmResult(option.kind, what, "dropped", why, None, {}, None, None, None, None, (), (), 0, 0, (), None)
 
 
 def speed(visits: Iterable[Visit]) -> float | None:
-    """Tokens a second, the median over tasks."""
-    known = [1 / m.token_s for visit in visits for m in visit.measured.values() if m.token_s]
-    return statistics.median(known) if known else None
+    """Tokens a second, the median over tasks and over the visits of each."""
+    known: dict[str, list[float]] = {}
+    for visit in visits:
+        for task, measured in visit.measured.items():
+            if measured.token_s:
+                known.setdefault(task, []).append(1 / measured.token_s)
+    return statistics.median(map(statistics.median, known.values())) if known else None
 
 
 def texts(blocks: Iterable[Block]) -> tuple[int, int, tuple[tuple[str, int], ...]]:
@@ -123,6 +128,12 @@ def samples(blocks: Iterable[Block]) -> tuple[Sample, ...]:
         for task, measured in block.tried.measured.items()
         if task in block.before.measured and task in block.after.measured
     )
+
+
+def _survival(counters: Counters | None) -> tuple[float, ...]:
+    if counters is None or not counters.drafts:
+        return ()
+    return tuple(n / counters.drafts for n in counters.accepted_at)
 
 
 def _inverse(seconds: float | None) -> float | None:

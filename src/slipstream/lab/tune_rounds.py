@@ -21,6 +21,7 @@ from slipstream.lab.tune_search import (
     is_settled,
     leaders,
     ranked,
+    take_up,
 )
 from slipstream.lab.tune_statistics import Point, drift, points, scores
 from slipstream.lab.tune_tasks import Pools
@@ -58,8 +59,12 @@ class Rounds:
         self._tasks = cycle(pools.search)
 
     def run(self, until_s: float) -> None:
-        """Measures until so much of the budget is spent. The engine is stopped at the end, whatever happens."""
+        """Measures until so much of the budget is spent; called again, goes on with what was given up for want of time.
+
+        The engine is stopped at the end, whatever happens.
+        """
         reserve_s = JUDGE_SHARE * (until_s - self.bench.budget.spent_s)
+        self.bench.until_s, self.broke = until_s, ""
         with self.bench:
             try:
                 self.options = self.bench.options(self.settings)
@@ -67,7 +72,9 @@ class Rounds:
                 self.broke = str(error)
                 return
             try:
-                self.bench.plain_visit(self.pools.search[:N_PROBE])
+                if not self.bench.blocks:
+                    self.bench.look(self.pools.search[:N_PROBE])
+                self._add_coarse(until_s - reserve_s)
                 self._search(until_s - reserve_s)
                 self._judge(until_s)
             except EngineError as error:
@@ -77,10 +84,16 @@ class Rounds:
         """About the seconds that a first round of all settings and a judgement would take."""
         return self.bench.pace.cost([arm.name for arm in self.arms], MIN_COARSE) / (1 - JUDGE_SHARE) / ROUND_SHARE
 
+    def _add_coarse(self, until_s: float) -> None:
+        """The settings to begin with, as many as there is time for; those of an earlier run that lacked it, again."""
+        take_up(self.arms)
+        arms = coarse(self.settings, self.options)
+        if self._fitting(arms, until_s) < min(MIN_COARSE, len(self.pools.search)):
+            arms = coarse(self.settings, self.options, per_kind=1)
+        tried = {arm.name for arm in self.arms}
+        self.arms += [arm for arm in arms if arm.name not in tried]
+
     def _search(self, until_s: float) -> None:
-        self.arms = coarse(self.settings, self.options)
-        if self._fitting(self.arms, until_s) < min(MIN_COARSE, len(self.pools.search)):
-            self.arms = coarse(self.settings, self.options, per_kind=1)
         while alive := self._affordable(until_s):
             n = max(self._fitting(alive, until_s, ROUND_SHARE), MIN_TASKS)
             most = max(2 * len({task.category for task in self.pools.search}), MIN_ROUND)

@@ -25,7 +25,9 @@ PROMISING = math.log(0.9)
 """Nothing is tried around a best arm that is slower than that."""
 
 MAX_FINER = 4
+MANY = 100.0
 NOT_MEASURED = "the budget did not suffice for it"
+OUTRUN = "others were better when time ran short"
 
 
 @dataclass
@@ -42,19 +44,19 @@ class Arm:
 
 
 def coarse(settings: Settings, options: Iterable[Option], per_kind: int = 2) -> list[Arm]:
-    """Each kind that can be run, at one or two lengths. Those that need no draft model are given none."""
+    """Each kind that can be run, at one or two lengths, or all where they are fixed. No draft where none is needed."""
     alone = replace(settings, draft=None)
     return [
         Arm(_with(settings if option.needs_draft else alone, Speculation(option.kind, n)), option)
         for option in options
         if not option.why_not
-        for n in _spread(option.n_max, per_kind)
+        for n in ((option.n_max or (None,)) if option.is_fixed else _spread(option.n_max, per_kind))
     ]
 
 
 def finer(best: Arm, tried: Iterable[str]) -> list[Arm]:
     """Settings around the best one that were not tried: its length up and down, then its confidence threshold."""
-    if len(best.settings.speculation) > 1:
+    if len(best.settings.speculation) > 1 or best.option.is_fixed:
         return []
     (now,) = best.settings.speculation
     known = set(tried)
@@ -118,7 +120,14 @@ def give_up(arms: Iterable[Arm], points: Sequence[Point]) -> None:
     """For want of time."""
     measured = {p.arm for p in points}
     for arm in arms:
-        arm.out = "others were better when time ran short" if arm.name in measured else NOT_MEASURED
+        arm.out = OUTRUN if arm.name in measured else NOT_MEASURED
+
+
+def take_up(arms: Iterable[Arm]) -> None:
+    """Goes on with those that were given up for want of time."""
+    for arm in arms:
+        if arm.out in (OUTRUN, NOT_MEASURED):
+            arm.out = ""
 
 
 def leaders(arms: Sequence[Arm], points: Sequence[Point], best: Arm | None) -> dict[str, Arm]:
@@ -162,7 +171,9 @@ def _led(arm: Arm, best: Arm | None, points: Sequence[Point]) -> list[str]:
 
 
 def spelt(found: Ratio) -> str:
-    return f"{found.value:.2f} [{found.low:.2f}–{found.high:.2f}]"
+    """In words, "1.24 [1.18–1.31]"; a bound that only says that next to nothing is known is "many"."""
+    high = f"{found.high:.2f}" if found.high < MANY else "many"
+    return f"{found.value:.2f} [{found.low:.2f}–{high}]"
 
 
 def _with(settings: Settings, speculation: Speculation) -> Settings:

@@ -45,7 +45,8 @@ def by_batch_size(engine: Engine, measured: Mapping[int, Sequence[tuple[Arm, Arm
     speeds = kinds[kind]
     found = []
     some = next(arm for arms in measured.values() for arm, _ in arms if _kind(arm) == kind)
-    config = with_schedule(_configuration(engine, some.settings), vllm_schedule(speeds, max(speeds)))
+    own = _configuration(engine, some.settings)
+    config = with_schedule(own, vllm_schedule(speeds, max(speeds))) if own else None
     if config is not None:
         text = json.dumps(config, indent=2) + "\n"
         found.append(Written("Draft length by batch size", "json", text, "vllm-by-batch-size.json"))

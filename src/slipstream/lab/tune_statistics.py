@@ -1,16 +1,18 @@
 """How sure a speed is: paired ratios, their intervals, and settings compared with each other.
 
 The unit is a task: speed-ups differ between prompts far more than between measurements of one. Intervals are a
-bootstrap over tasks within each category, since the mix of categories is the user's and no sample. Plain resampling
-is too narrow for few tasks, so each draw is stretched by a draw of the standard deviation's uncertainty, which gives
-it Student's tails. What all tasks of a visit share (another load of the machine) no resampling of tasks shows: it is
-read off the pairs of plain visits around each block, and added.
+bootstrap over tasks within each category, since the mix of categories is the user's and no sample. Plain resampling is
+too narrow for few tasks, so each draw is stretched by a draw of the standard deviation's uncertainty, which gives it
+Student's tails; degrees of freedom over several categories are Satterthwaite's (Biometrics Bulletin 2, 1946). What all
+tasks of a visit share (another load of the machine) no resampling of tasks shows: it is read off the pairs of plain
+visits around each block, and added. A task on which these two hardly agree is left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +23,12 @@ from slipstream.lab.tuned import Ratio
 
 PLAIN_SHARE = 0.75
 """Variance of (a visit − the mean of two others) ÷ variance of (one visit − another)."""
+
+UNUSUAL, ROUGH = 4.0, math.log(1.25)
+"""Plain decoding before and after hardly agrees if it differs by so many standard deviations, and by so much."""
+
+SIGMA = 1.4826
+"""Standard deviation ÷ median of the distances, of normal values."""
 
 N_DRAWS = 4000
 
@@ -47,21 +55,37 @@ class Drift:
     n_blocks: int
 
 
-def points(blocks: Iterable[Block], roles: Sequence[Role] = ("search",)) -> list[Point]:
+def disturbed(blocks: Sequence[Block]) -> list[frozenset[str]]:
+    """By block, the tasks during which something else took the machine, as plain decoding before and after shows.
+
+    The setting itself has no part in it, so leaving such tasks out favours none.
+    """
+    shifts = [{task: abs(drift) for task, drift in block.log_drifts().items()} for block in blocks]
+    every = [shift for found in shifts for shift in found.values()]
+    limit = max(ROUGH, UNUSUAL * SIGMA * statistics.median(every)) if every else 0.0
+    return [frozenset(task for task, shift in found.items() if shift > limit) for found in shifts]
+
+
+def points(blocks: Sequence[Block], roles: Sequence[Role] = ("search",)) -> list[Point]:
     return [
         Point(block.arm, task, block.category(task), i, value)
-        for i, block in enumerate(blocks)
+        for i, (block, left_out) in enumerate(zip(blocks, disturbed(blocks), strict=True))
         if block.role in roles
         for task, value in block.log_ratios().items()
+        if task not in left_out
     ]
 
 
-def drift(blocks: Iterable[Block]) -> Drift:
+def drift(blocks: Sequence[Block]) -> Drift:
     """From the plain visits around each block; what single tasks vary by is taken off, since it is counted already.
 
     Where a visit is a single task the two are one, and there is nothing to add.
     """
-    several = [np.array(found) for found in (block.log_drifts() for block in blocks) if len(found) > 1]
+    steady = (
+        [drift for task, drift in block.log_drifts().items() if task not in left_out]
+        for block, left_out in zip(blocks, disturbed(blocks), strict=True)
+    )
+    several = [np.array(found) for found in steady if len(found) > 1]
     if not several:
         return Drift(0.0, 0)
     within = sum(float(((d - d.mean()) ** 2).sum()) for d in several) / sum(len(d) - 1 for d in several)
@@ -75,12 +99,10 @@ def ratio(some: Sequence[Point], drift: Drift) -> Ratio | None:
     if len(values) < 2:
         return None
     random = generator()
-    drawn = np.zeros(N_DRAWS)
-    for group in _strata(values):
-        drawn += len(group) / len(values) * _means(np.array(group), random)
+    value = float(np.mean([log_ratio for *_, log_ratio in values]))
+    drawn = value + _deviations([np.array(group) for group in _strata(values)], random)
     drawn += _shifts(some, drift, random)
     low, high = interval(drawn)
-    value = float(np.mean([log_ratio for *_, log_ratio in values]))
     return Ratio(_speed(value), _speed(low), _speed(high), len(values))
 
 
@@ -133,13 +155,22 @@ def _strata(values: Sequence[tuple[str, str, float]]) -> list[list[float]]:
     return [several[0] + alone, *several[1:]]
 
 
-def _means(values: Floats, random: np.random.Generator) -> Floats:
-    """Draws of the mean, float64 (N_DRAWS,), with Student's tails."""
-    n, mean = len(values), values.mean()
-    deviations = values[resampled(n, random, N_DRAWS)].mean(axis=1) - mean
-    stretch: Floats = np.sqrt(n / random.chisquare(n - 1, N_DRAWS))
-    drawn: Floats = mean + deviations * stretch
-    return drawn
+def _deviations(groups: Sequence[Floats], random: np.random.Generator) -> Floats:
+    """Draws of what the mean over all groups is off by, float64 (N_DRAWS,), with Student's tails."""
+    n_all = sum(map(len, groups))
+    drawn, variances, freedom = np.zeros(N_DRAWS), [], []
+    for group in groups:
+        n, share = len(group), len(group) / n_all
+        means = group[resampled(n, random, N_DRAWS)].mean(axis=1)
+        drawn += share * math.sqrt(n / (n - 1)) * (means - group.mean())
+        variances.append(share**2 * float(group.var(ddof=1)) / n)
+        freedom.append(n - 1)
+    squares = sum(variance**2 / n for variance, n in zip(variances, freedom, strict=True))
+    if not squares:
+        return drawn
+    degrees = sum(variances) ** 2 / squares
+    stretched: Floats = drawn * np.sqrt(degrees / random.chisquare(degrees, N_DRAWS))
+    return stretched
 
 
 def _shifts(some: Sequence[Point], drift: Drift, random: np.random.Generator) -> Floats | float:

@@ -26,13 +26,16 @@ FEW_TOKENS = 1.15
 UNSTEADY = 0.03
 """Standard deviation between visits of plain decoding from which on it is named."""
 
+UNEVEN = 2.0
+"""Fastest ÷ slowest answer of plain decoding from which on another load is suspected."""
+
 PAYS, DOUBTFUL = 0.70, 0.60
 """Acceptance from which speculation is said to pay, and below which to be turned off: a rule of thumb, shown beside
 what was measured and deciding nothing (vettedconsumer.com, "Speculative Decoding, Explained", July 2026)."""
 
 PLAIN = "plain"
 VERIFICATION = "verification is too dear on this hardware"
-MORE = "Give a longer --budget, or more prompts."
+MORE = "Go on with --resume and a longer --budget, or give more prompts."
 
 _MEMORY = re.compile(r"out of memory|not enough memory|allocat|bad_alloc|MemoryError|\bOOM\b", re.IGNORECASE)
 
@@ -41,7 +44,8 @@ _MEMORY = re.compile(r"out of memory|not enough memory|allocat|bad_alloc|MemoryE
 class Circumstances:
     """What verdicts of one engine share. fresh: whether judging used other prompts than choosing. drafted: what plain
     decoding drafted. with_draft: names of settings with a draft model. at_once: requests measured together. broke: why
-    the engine could not be measured to the end. needed_s: about what a budget for all that there is to try would be."""
+    the engine could not be measured to the end. needed_s: about what the budget should be. plain_speeds: tokens a
+    second of each answer of plain decoding."""
 
     drift: Drift
     fresh: bool
@@ -50,6 +54,7 @@ class Circumstances:
     at_once: int = 1
     broke: str = ""
     needed_s: float = 0.0
+    plain_speeds: tuple[float, ...] = ()
 
     def prompts(self, n: int) -> str:
         return f"{n} prompts" if self.at_once == 1 else f"{n} groups of {self.at_once} prompts"
@@ -96,30 +101,30 @@ def _nothing_measured(arms: Sequence[ArmResult], about: Circumstances) -> Verdic
         return Verdict(None, None, about.broke)
     failed = [arm for arm in arms if arm.state == "failed"]
     if failed and all(_MEMORY.search(arm.reason) for arm in failed):
-        return Verdict(PLAIN, None, f"Leave it off: memory does not suffice. {_memory(failed)}")
+        return Verdict(PLAIN, None, _memory(failed))
     if failed:
         return Verdict(None, None, f"No setting could be measured. {failed[0].arm}: {failed[0].reason}")
     if arms and all(arm.reason.startswith("not run") for arm in arms):
         return Verdict(None, None, "No speculation can be had here. " + " ".join(f"{a.arm} {a.reason}." for a in arms))
     if any(arm.n_compared for arm in arms):
         return Verdict(None, None, "Answers were too short to tell of speed. Give prompts with longer ones.")
-    needed = f"Give about --budget {max(math.ceil(about.needed_s / 60), 1)}m for this engine, or more, in a new run."
-    return Verdict(None, None, f"The budget was too small to measure any setting. {needed}")
+    needed = f"a --budget of about {max(math.ceil(about.needed_s / 60), 1)}m{_going_by(about.plain_speeds)}."
+    return Verdict(None, None, f"The budget was too small to measure any setting. Go on with --resume and {needed}")
 
 
 def _judged(name: str, found: Ratio, about: Circumstances, own: bool) -> Verdict:
     """own: whether the figure comes from measurements that did not choose the setting."""
     said = f"{name} is {spelt(found)} times as fast as plain decoding"
     if found.high < LITTLE and found.low <= 1:
-        return Verdict(PLAIN, None, f"Leave it off: {said}.")
+        return Verdict(PLAIN, None, f"{said}.")
     if not own:
         because = about.broke or f"no time was left. {MORE}"
-        return Verdict(None, found, f"Undecided: {name} was not judged on measurements of its own: {because}")
+        return Verdict(None, found, f"{name} was not judged on measurements of its own: {because}")
     if found.low <= 1:
-        reason = f"Undecided: {said}, measured on {about.prompts(found.n)}.{_unsteady(about.drift)} {MORE}"
+        reason = f"{said}, measured on {about.prompts(found.n)}.{_unsteady(about.drift)} {MORE}"
         return Verdict(None, found, reason)
     where = "that did not choose it" if about.fresh else "measured once more after it was chosen"
-    return Verdict(name, found, f"{said}, on {about.prompts(found.n)} {where}.")
+    return Verdict(name, found, f"Its interval lies above 1, on {about.prompts(found.n)} {where}.")
 
 
 def _and_drafts(best: ArmResult, arms: Sequence[ArmResult], about: Circumstances) -> str:
@@ -189,6 +194,19 @@ def _memory(arms: Sequence[ArmResult]) -> str:
 def _unsteady(drift: Drift) -> str:
     between = math.sqrt(drift.variance / 2)
     return f" Plain decoding itself varied by {between:.0%} between visits." if between >= UNSTEADY else ""
+
+
+def _going_by(plain_speeds: Sequence[float]) -> str:
+    """What an estimate of time rests on, and whether another load may have made it too long."""
+    if not plain_speeds:
+        return ""
+    slowest, fastest = min(plain_speeds), max(plain_speeds)
+    if len(plain_speeds) == 1:
+        return f", going by 1 answer at {fastest:.1f} tokens/s"
+    found = f", going by {len(plain_speeds)} answers at {slowest:.1f} to {fastest:.1f} tokens/s"
+    if fastest < UNEVEN * slowest:
+        return found
+    return f"{found}: something else seems to run on this machine, unless the prompts differ much in length"
 
 
 def _texts(best: ArmResult) -> str:

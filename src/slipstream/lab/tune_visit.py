@@ -71,10 +71,10 @@ class Block:
                 found[task] = math.log((before + after) / 2 / tried)
         return found
 
-    def log_drifts(self) -> list[float]:
-        """By task, how much faster plain decoding was after than before."""
-        pairs = ((_token_s(self.before, task), _token_s(self.after, task)) for task in self.tried.measured)
-        return [math.log(before / after) for before, after in pairs if before and after]
+    def log_drifts(self) -> dict[str, float]:
+        """By task, the logarithm of how much faster plain decoding was after than before."""
+        pairs = {task: (_token_s(self.before, task), _token_s(self.after, task)) for task in self.tried.measured}
+        return {task: math.log(before / after) for task, (before, after) in pairs.items() if before and after}
 
     def category(self, task: str) -> str:
         return self.tried.measured[task].category

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-FORMAT = 1
+from slipstream.engines.protocol import Speculation
+
+FORMAT = 2
 
 State = Literal["measured", "dropped", "failed"]
 """measured to the end; dropped early, since its interval lay below the best; failed with its engine."""
@@ -39,8 +41,8 @@ class Timeline:
 class Sample:
     """One answer of an arm in the course of the run, so that decay and drift can be seen.
 
-    at_s: seconds since the run began. tokens_per_s, plain_tokens_per_s: of the answer, and of plain decoding around it
-    for the same prompt. acceptance_rate: of the answer alone. None where not known.
+    at_s: seconds spent measuring by then. tokens_per_s, plain_tokens_per_s: of the answer, and of plain decoding around
+    it for the same prompt. acceptance_rate: of the answer alone. None where not known.
     """
 
     at_s: float
@@ -52,14 +54,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One setting. arm: its name (`Settings.arm`). reason: why it was dropped or failed, with the last log lines.
+    """One setting. arm: its name (`Settings.arm`). speculation: what that stands for. reason: why it was dropped or
+    failed, with the last log lines.
 
     tokens_per_s, plain_tokens_per_s: medians over prompts. conditional[i]: accepted ÷ reached of draft token i, None
-    where not known. n_same of n_compared answers had plain decoding's greedy text; parted: where others did (prompt,
-    characters that agree). samples: its answers in the order of their measurement.
+    where not known. survival[i]: drafts whose tokens up to i were all accepted ÷ all drafts; empty where not known.
+    n_same of n_compared answers had plain decoding's greedy text; parted: where others did (prompt, characters that
+    agree). samples: its answers in the order of their measurement.
     """
 
     arm: str
+    speculation: tuple[Speculation, ...]
     state: State
     reason: str
     overall: Ratio | None
@@ -69,6 +74,7 @@ class ArmResult:
     acceptance_rate: float | None
     mean_tokens_a_pass: float | None
     conditional: tuple[float | None, ...]
+    survival: tuple[float, ...]
     n_same: int
     n_compared: int
     parted: tuple[tuple[str, int], ...]
@@ -90,7 +96,7 @@ class Written:
 class Verdict:
     """What to use. arm: "plain" for leaving speculation off, None where too little was measured to decide.
 
-    reason: in words. hint: what acceptance would suggest, beside the answer.
+    reason: why, in words, without the answer itself. hint: what acceptance would suggest, beside the answer.
     """
 
     arm: str | None
@@ -101,11 +107,20 @@ class Verdict:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """One engine at one number of requests at once."""
+    """One engine at one number of requests at once.
+
+    prompts: by category, those that plain decoding answered; fewer than `Tuned.prompts` where time ran out.
+    plain_tokens_per_s: of plain decoding, the median over these prompts; None where all answers were too short.
+    n_disturbed: of n_measured answers to settings, those in no speed-up, as plain decoding around them hardly agreed.
+    """
 
     name: str
     version: str
     concurrency: int
+    prompts: Mapping[str, int]
+    plain_tokens_per_s: float | None
+    n_disturbed: int
+    n_measured: int
     arms: tuple[ArmResult, ...]
     verdict: Verdict
     by_category: Mapping[str, Verdict]
@@ -114,7 +129,10 @@ class EngineResult:
 
 @dataclass(frozen=True)
 class CostPoint:
-    """t(w) ÷ t(1) of the target at a context of `n_context` tokens; the house's own engine alone knows it."""
+    """t(w) ÷ t(1) of the target at a context of `n_context` tokens; the house's own engine alone knows it.
+
+    `decoding.cost.FIRST_BAND` stands for all contexts up to it.
+    """
 
     width: int
     n_context: int
@@ -123,9 +141,8 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A whole run. prompts: number by category. seconds: spent. started: ISO 8601. machine: in words.
-
-    n_tokens, seed: of every request.
+    """A whole run. started: when its first part began, ISO 8601. seconds: spent measuring, in all parts of a run that
+    was resumed. machine: in words. n_tokens: of each answer at most; all are greedy. prompts: given, by category.
     """
 
     slipstream: str
@@ -139,5 +156,4 @@ class Tuned:
     prompts: Mapping[str, int]
     engines: tuple[EngineResult, ...]
     cost: tuple[CostPoint, ...] = ()
-    seed: int = 0
     format: int = FORMAT

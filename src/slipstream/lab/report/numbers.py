@@ -11,6 +11,9 @@ from slipstream.lab.tuned import Ratio
 MISSING = "–"
 """What stands where nothing is known."""
 
+_MANY = 100.0
+"""From here on a bound of an interval only says that next to nothing is known."""
+
 _SPACE = "\u00a0"
 """A space that no line ends at."""
 
@@ -27,7 +30,19 @@ def factor(value: float | None) -> str:
 
 def interval(ratio: Ratio) -> str:
     """The 95 % interval of a speed-up: "[1.18–1.31]"; empty where it has none."""
-    return f"[{_ratio(ratio.low)}–{_ratio(ratio.high)}]" if known(ratio.low) and known(ratio.high) else ""
+    return f"[{bounds(ratio)}]" if bounds(ratio) else ""
+
+
+def bounds(ratio: Ratio) -> str:
+    """The 95 % interval of a speed-up without brackets: "1.18–1.31", "1.003–1.12", "0.31–many"."""
+    return f"{_bound(ratio.low)}–{_bound(ratio.high)}" if known(ratio.low) and known(ratio.high) else ""
+
+
+def _bound(value: float) -> str:
+    """On which side of 1 it lies decides, and is to be seen."""
+    if value >= _MANY:
+        return "many"
+    return f"{value:.3f}" if _ratio(value) == "1.00" and value != 1.0 else _ratio(value)
 
 
 def _ratio(value: float) -> str:
@@ -74,6 +89,7 @@ def listed(items: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def in_words(ratio: Ratio) -> str:
-    """A speed-up for a tool tip and for those who listen."""
-    return f"{factor(ratio.value)} {interval(ratio)} the speed of plain decoding, {count(ratio.n, 'prompt')}"
+def in_words(ratio: Ratio, at_once: int = 1) -> str:
+    """A speed-up for a tool tip and for those who listen. at_once: requests measured together."""
+    of = count(ratio.n, "prompt") if at_once == 1 else f"{count(ratio.n, 'group')} of {at_once} prompts"
+    return f"{factor(ratio.value)} {interval(ratio)} the speed of plain decoding, {of}"

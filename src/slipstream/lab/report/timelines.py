@@ -83,13 +83,17 @@ def _lines(x: Scale, words: Words, both: Sequence[tuple[str, Course]], write: Ca
 def run(chart_id: str, arm: str, samples: Sequence[Sample]) -> tuple[Plot, ...]:
     """An arm's answers in the course of the run: their speed beside plain decoding's, and their acceptance."""
     samples = [sample for sample in samples if known(sample.at_s)]
+    if not samples:
+        return ()
     in_minutes = any(sample.at_s > _MINUTES_FROM_S for sample in samples)
-    label = f"{'minutes' if in_minutes else 'seconds'} since the run began"
+    label = f"{'minutes' if in_minutes else 'seconds'} of measuring"
     unit = 60.0 if in_minutes else 1.0
+    x = around([sample.at_s / unit for sample in samples])
     shown = f" of {count(len(samples), 'answer')} of {arm}, in the order of the run"
     speeds = _dots(
         samples,
         unit,
+        x,
         Words(f"{chart_id}-speed", "Speed of each answer", f"Tokens a second{shown}.", label, "tokens/s"),
         [(arm, _speed), ("plain decoding around it", _plain_speed)],
         speed,
@@ -97,6 +101,7 @@ def run(chart_id: str, arm: str, samples: Sequence[Sample]) -> tuple[Plot, ...]:
     accepted = _dots(
         samples,
         unit,
+        x,
         Words(f"{chart_id}-accepted", "Acceptance of each answer", f"Acceptance{shown}.", label, "accepted of drafted"),
         [(arm, _acceptance)],
         percent,
@@ -120,6 +125,7 @@ def _acceptance(sample: Sample) -> float | None:
 def _dots(
     samples: Sequence[Sample],
     unit: float,
+    x: Scale,
     words: Words,
     series: Sequence[tuple[str, Callable[[Sample], float | None]]],
     write: Callable[[float], str],
@@ -130,8 +136,7 @@ def _dots(
     values = [value for _, pairs in found for _, value in pairs]
     if not values:
         return None
-    times = [sample.at_s / unit for _, pairs in found for sample, _ in pairs]
-    axes = Axes(around(times), y or from_zero(values), percent if y else "{:g}".format)
+    axes = Axes(x, y or from_zero(values), percent if y else "{:g}".format)
     lines = []
     for i, (name, pairs) in enumerate((name, pairs) for name, pairs in found if pairs):
         marks = [

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
-from slipstream.lab.tuned import ArmResult, EngineResult, Ratio, Timeline, Tuned, Verdict, Written
+from slipstream.lab.tuned import ArmResult, EngineResult, Ratio, Tuned, Verdict, Written
 
-from . import plots, speedups, timelines
+from . import plots, sentences, speedups, timelines
 from .chart import Plot
 from .numbers import MISSING, count, decimal, duration, factor, interval, known, listed, percent, speed
 from .scale import Scale
@@ -63,24 +62,28 @@ class Arm:
 
 @dataclass(frozen=True)
 class Engine:
-    """A section. shown: the arm whose answers are drawn over time. answered: what the answer drawn was."""
+    """A section. load: requests at a time. measured: how many of the prompts, where not all. shown: the arm whose
+    answers are drawn over time. answered: what the answer drawn was. missing: why something is not drawn."""
 
     id: str
     name: str
     load: str
+    measured: str
     decision: Decision
     without_ratio: str
     panel: Panel | None
     categories: tuple[Category, ...]
     without_categories: tuple[str, ...]
-    acceptance: Plot | None
+    acceptance: tuple[Plot, ...]
     shown: str
     answered: str
     answer: tuple[Plot, ...]
     run: tuple[Plot, ...]
     arms: tuple[Arm, ...]
     lossless: str
+    disturbed: str
     settings: tuple[Written, ...]
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -91,22 +94,19 @@ class Page:
     lead: str
     engines: tuple[Engine, ...]
     cost: Plot | None
-    no_cost: str
     command: str
     facts: tuple[tuple[str, str], ...]
 
 
 def page(tuned: Tuned) -> Page:
     """The whole page."""
-    own = any(engine.name == _OWN_ENGINE for engine in tuned.engines)
+    answers = f"answers of at most {count(tuned.n_tokens, 'token')}"
+    cost = plots.cost("cost", tuned.cost)
     return Page(
         title=short_name(tuned.model),
-        lead=f"{_asked(tuned)}, {count(tuned.n_tokens, 'token')} at most, on {tuned.machine or 'an unnamed machine'}.",
-        engines=tuple(_engine(i, engine, tuned) for i, engine in enumerate(tuned.engines, 1)),
-        cost=plots.cost("cost", tuned.cost),
-        no_cost="slipstream’s own engine measured no cost of wider passes in this run."
-        if own
-        else "What a wider pass costs is known of slipstream’s own engine alone, which was not part of this run.",
+        lead=f"{sentences.given(tuned)} given, {answers}, on {tuned.machine or 'an unnamed machine'}.",
+        engines=tuple(_engine(i, engine, tuned, cost) for i, engine in enumerate(tuned.engines, 1)),
+        cost=cost,
         command=tuned.command,
         facts=_facts(tuned),
     )
@@ -119,63 +119,59 @@ def short_name(model: str) -> str:
     return parts[-1] if parts and is_path else model or "an unnamed model"
 
 
-def _asked(tuned: Tuned) -> str:
-    categories = len(tuned.prompts)
-    of = f" of {count(categories, 'category', 'categories')}" if categories > 1 else ""
-    return f"{count(sum(tuned.prompts.values()), 'prompt')}{of}"
-
-
 def _facts(tuned: Tuned) -> tuple[tuple[str, str], ...]:
     by_category = ", ".join(f"{name} {n}" for name, n in tuned.prompts.items())
     facts = {
         "Model": tuned.model,
         "Draft": tuned.draft or "none",
         "Machine": tuned.machine,
-        "Started": _date(tuned.started),
-        "Took": duration(tuned.seconds),
-        "Prompts": f"{_asked(tuned)}{': ' if by_category else ''}{by_category}",
-        "Answers": f"greedy, {count(tuned.n_tokens, 'token')} at most, seed {tuned.seed}",
+        "Begun": sentences.date(tuned.started),
+        "Measured for": duration(tuned.seconds),
+        "Prompts given": f"{sentences.given(tuned)}{': ' if by_category else ''}{by_category}",
+        "Answers": f"greedy, {count(tuned.n_tokens, 'token')} at most",
         "slipstream": tuned.slipstream,
         **{engine.name: engine.version for engine in tuned.engines if engine.name != _OWN_ENGINE},
     }
     return tuple((name, value or "not known") for name, value in facts.items())
 
 
-def _date(text: str) -> str:
-    try:
-        date = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        return text
-    zone = f" UTC{date:%z}" if date.tzinfo else ""
-    return f"{date:%Y-%m-%d %H:%M}{zone.replace('+0000', '')}"
-
-
-def _engine(number: int, engine: EngineResult, tuned: Tuned) -> Engine:
+def _engine(number: int, engine: EngineResult, tuned: Tuned, cost: Plot | None) -> Engine:
     identity = f"engine-{number}"
     arms = [arm for arm in engine.arms if arm.arm != PLAIN]
     ranked = sorted(arms, key=lambda arm: (arm.arm != engine.verdict.arm, -_value(arm.overall)))
     scale = speedups.scale(arms)
     categories = tuple(_category(name, engine, arms, tuned.prompts, scale) for name in _names(engine, tuned))
-    shown = next((arm for arm in ranked if arm.timeline or arm.samples), None)
+    shown = max(ranked, key=lambda arm: (arm.arm == engine.verdict.arm, len(arm.samples)), default=None)
     timeline = shown.timeline if shown else None
+    panel = speedups.panel(arms, lambda arm: arm.overall, engine.verdict.arm, scale, engine.concurrency)
+    acceptance = plots.acceptance(f"{identity}-acceptance", ranked)
+    answer = timelines.answer(f"{identity}-answer", shown.arm, timeline) if shown and timeline else ()
+    run = timelines.run(f"{identity}-run", shown.arm, shown.samples) if shown else ()
     return Engine(
         id=identity,
         name=f"{engine.name} {engine.version}".strip(),
         load=f"{count(engine.concurrency, 'request')} at a time",
-        decision=_decision(engine.verdict, arms),
-        without_ratio=_without_ratio(arms),
-        panel=speedups.panel(arms, lambda arm: arm.overall, engine.verdict.arm, scale),
+        measured=sentences.measured(sum(engine.prompts.values()), sum(tuned.prompts.values())),
+        decision=_decision(engine.verdict, arms, engine.plain_tokens_per_s),
+        without_ratio=sentences.without_ratio(arms),
+        panel=panel,
         categories=tuple(category for category in categories if not _is_empty(category)),
         without_categories=_without(category for category in categories if _is_empty(category)),
-        acceptance=plots.acceptance(f"{identity}-acceptance", ranked),
+        acceptance=acceptance,
         shown=shown.arm if shown else "",
-        answered=_answered(timeline) if timeline else "",
-        answer=timelines.answer(f"{identity}-answer", shown.arm, timeline) if shown and timeline else (),
-        run=timelines.run(f"{identity}-run", shown.arm, shown.samples) if shown else (),
-        arms=tuple(_arm(arm, engine.verdict.arm) for arm in engine.arms),
-        lossless=_lossless(arms),
+        answered=sentences.answered(timeline) if timeline else "",
+        answer=answer,
+        run=run,
+        arms=tuple(_arm(arm, engine.verdict.arm) for arm in ranked),
+        lossless=sentences.lossless(arms),
+        disturbed=sentences.disturbed(engine),
         settings=engine.settings,
+        missing=tuple(sentences.missing(engine, panel, acceptance, answer, run)) + _no_cost(engine, cost),
     )
+
+
+def _no_cost(engine: EngineResult, cost: Plot | None) -> tuple[str, ...]:
+    return ("What a wider pass costs: not measured.",) if engine.name == _OWN_ENGINE and cost is None else ()
 
 
 def _value(ratio: Ratio | None) -> float:
@@ -192,11 +188,14 @@ def _category(
     name: str, engine: EngineResult, arms: Sequence[ArmResult], prompts: Mapping[str, int], scale: Scale
 ) -> Category:
     verdict = engine.by_category.get(name)
+    chosen = verdict.arm if verdict else None
     return Category(
         name,
-        count(prompts[name], "prompt") if name in prompts else "",
+        sentences.measured(engine.prompts.get(name, 0), prompts[name]) or count(prompts[name], "prompt")
+        if name in prompts
+        else "",
         _decision(verdict) if verdict else None,
-        speedups.panel(arms, lambda arm: arm.by_category.get(name), verdict.arm if verdict else None, scale),
+        speedups.panel(arms, lambda arm: arm.by_category.get(name), chosen, scale, engine.concurrency),
     )
 
 
@@ -214,18 +213,12 @@ def _without(categories: Iterable[Category]) -> tuple[str, ...]:
     return tuple(f"{listed(names)}: {reason}" for reason, names in by_reason.items())
 
 
-def _answered(timeline: Timeline) -> str:
-    """Which answer it was, and how long its first tokens took to come."""
-    firsts = [(name, points[0][0]) for name, points in (("", timeline.arm), ("plain ", timeline.plain)) if points]
-    waited = ", ".join(f"{name}{duration(seconds)}" for name, seconds in firsts)
-    return f"Prompt {timeline.prompt}, category {timeline.category}; time to its first token: {waited or MISSING}."
-
-
-def _decision(verdict: Verdict, arms: Sequence[ArmResult] = ()) -> Decision:
+def _decision(verdict: Verdict, arms: Sequence[ArmResult] = (), plain_tokens_per_s: float | None = None) -> Decision:
+    plain = f"Plain decoding: {speed(plain_tokens_per_s)}." if known(plain_tokens_per_s) else ""
     if verdict.arm is None:
-        return Decision("open", "Not decided", "", "", "", verdict.reason, verdict.hint)
+        return Decision("open", "Undecided", "", "", plain, verdict.reason, verdict.hint)
     if verdict.arm == PLAIN:
-        return Decision("off", "Leave speculation off", "", "", "", verdict.reason, verdict.hint)
+        return Decision("off", "Leave speculation off", "", "", plain, verdict.reason, verdict.hint)
     chosen = next((arm for arm in arms if arm.arm == verdict.arm), None)
     detail = ""
     if chosen and known(chosen.tokens_per_s) and known(chosen.plain_tokens_per_s):
@@ -233,25 +226,6 @@ def _decision(verdict: Verdict, arms: Sequence[ArmResult] = ()) -> Decision:
     ratio = verdict.ratio
     times, bounds = (factor(ratio.value), interval(ratio)) if ratio and known(ratio.value) else ("", "")
     return Decision("use", f"Use {verdict.arm}", times, bounds, detail, verdict.reason, verdict.hint)
-
-
-def _without_ratio(arms: Sequence[ArmResult]) -> str:
-    without = [arm.arm for arm in arms if not (arm.overall and known(arm.overall.value))]
-    return f"Without a speed-up to draw: {listed(without)}." if without else ""
-
-
-def _lossless(arms: Sequence[ArmResult]) -> str:
-    n_same, n_compared = sum(arm.n_same for arm in arms), sum(arm.n_compared for arm in arms)
-    if not n_compared:
-        return "No answer was compared with plain decoding’s text."
-    if n_same == n_compared:
-        return f"All {count(n_compared, 'greedy answer')} compared had plain decoding’s text, to the character."
-    others = [(arm.arm, arm.n_compared - arm.n_same, arm.n_compared) for arm in arms if arm.n_same < arm.n_compared]
-    parted = [f"{name} ({n} of {of})" for name, n, of in others]
-    return (
-        f"{n_compared - n_same} of {count(n_compared, 'greedy answer')} compared parted from plain decoding’s text: "
-        f"{listed(parted)}."
-    )
 
 
 def _arm(arm: ArmResult, chosen: str | None) -> Arm:
