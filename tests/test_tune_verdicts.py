@@ -9,10 +9,14 @@ from dataclasses import replace
 
 import pytest
 from simulated_engines import LAST_LINES, SimulatedEngine, World, prompts
+from tuned_examples import arm as example
 from tuning import DRAFT, NGRAM, OTHER, arm, by_kind, engine, one, run
 
 from slipstream.engines.protocol import Counters, Option, Speculation
 from slipstream.errors import EngineError
+from slipstream.lab.tune_statistics import Drift
+from slipstream.lab.tune_verdict import Circumstances, overall
+from slipstream.lab.tuned import Ratio
 
 
 def peak(how: Speculation, category: str) -> float:
@@ -41,6 +45,23 @@ def test_drafts_that_are_never_right_are_left_off(tmp_path):
     assert (verdict.arm, verdict.ratio) == ("plain", None)
     assert re.match(r"(ngram|other) n \d+ is 0\.\d\d \[", verdict.reason) and "Acceptance is too low" in verdict.reason
     assert "below 60%, change the draft or turn it off." in verdict.hint
+
+
+@pytest.mark.parametrize(
+    ("found", "judged", "decided"),
+    [
+        (Ratio(1.02, 1.004, 1.04, 20), True, "ngram"),
+        (Ratio(1.02, 0.99, 1.04, 20), True, "plain"),
+        (Ratio(1.03, 0.96, 1.14, 20), True, "plain"),
+        (Ratio(1.03, 0.96, 1.14, 20), False, None),
+        (Ratio(1.07, 0.98, 1.17, 20), True, None),
+        (Ratio(1.03, 0.80, 1.30, 5), True, None),
+    ],
+)
+def test_what_is_not_sure_is_left_off_where_little_is_likely_to_be_gained(found, judged, decided):
+    some = [replace(example("ngram", 1.2), overall=found)]
+    verdict = overall(some, "ngram" if judged else None, Circumstances(Drift(0.0, 1), fresh=True))
+    assert verdict.arm == decided
 
 
 def test_dear_verification_is_told_from_low_acceptance(tmp_path):

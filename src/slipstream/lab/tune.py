@@ -41,7 +41,9 @@ BYTES_A_TOKEN = 3
 class Asked:
     """What a run is to find out.
 
-    urls: of servers that run already, by engine. concurrency: numbers of requests at once. Raises InputError for values out of range.
+    urls: of servers that run already, by engine. concurrency: numbers of requests at once.
+
+    Raises InputError for values out of range.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """The answer in words: which setting, or none and why, or that too little was measured to tell.
 
-A setting wins only if the low end of its interval lies above plain decoding. Off is the answer where all that may be
-gained is too little to matter; between the two nothing is decided.
+A setting wins only if the low end of its interval lies above plain decoding. Off is the answer where what may be gained,
+or is likely to be, is too little to matter; between the two nothing is decided.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from slipstream.lab.tuned import ArmResult, Ratio, Verdict
 
 LITTLE = 1.05
 """Where no more than this may be gained, and that is not sure, speculation is left off."""
+
+MODEST = 1.20
+"""So it is where no more than that is likely, and this is the most that there may be."""
 
 FEW_TOKENS = 1.15
 """Tokens a pass up to which drafts were hardly ever right."""
@@ -115,8 +118,10 @@ def _nothing_measured(arms: Sequence[ArmResult], about: Circumstances) -> Verdic
 def _judged(name: str, found: Ratio, about: Circumstances, own: bool) -> Verdict:
     """own: whether the figure comes from measurements that did not choose the setting."""
     said = f"{name} is {spelt(found)} times as fast as plain decoding"
-    if found.high < LITTLE and found.low <= 1:
+    if found.low <= 1 and found.high < LITTLE:
         return Verdict(PLAIN, None, f"{said}.")
+    if own and found.low <= 1 and found.value < LITTLE and found.high < MODEST:
+        return Verdict(PLAIN, None, f"{said}, on {about.prompts(found.n)}: little is likely to be gained, if anything.")
     if not own:
         because = about.broke or f"no time was left. {MORE}"
         return Verdict(None, found, f"{name} was not judged on measurements of its own: {because}")
