@@ -1,7 +1,7 @@
 """The answer in words: which setting, or none and why, or that too little was measured to tell.
 
-A setting wins only if the low end of its interval lies above plain decoding. Off is the answer where what may be gained,
-or is likely to be, is too little to matter; between the two nothing is decided.
+A setting wins only if the low end of its interval lies above plain decoding. Off is the answer where what may be
+gained, or is likely to be, is too little to matter; between the two nothing is decided.
 """
 
 from __future__ import annotations
