@@ -184,6 +184,23 @@ def test_a_draft_length_by_batch_size_needs_two_sizes(tmp_path):
     assert "vllm-by-batch-size.json" not in {w.file_name for w in found.settings}
 
 
+def test_a_gain_that_is_not_sure_makes_no_schedule(tmp_path):
+    """Two prompts of three gain a little, the third loses: no verdict would say that it pays, so no schedule does."""
+
+    class Unsure(Vllm):
+        def _answer(self, settings: Settings, request: Request, prompt: str) -> Answer:
+            answer = SimulatedEngine._answer(self, settings, request, prompt)
+            factor = (0.6 if prompt.endswith(("0", "3", "6", "9")) else 1.6) if settings.speculation else 1.0
+            self.clock.now += answer.decode_s * (1 / factor - 1) / settings.parallel
+            return replace(answer, decode_s=answer.decode_s / factor)
+
+    made = engine(World(), [Option("ngram", (4,))])
+    found = run(Unsure(made.clock, made.options, World(), name="vllm"), tmp_path, prompts(n=8), concurrency=(1, 2))
+    measured = [arm(each, "ngram n 4").overall for each in found.engines]
+    assert any(ratio.value > 1 for ratio in measured) and all(ratio.low <= 1 for ratio in measured)
+    assert "vllm-by-batch-size.json" not in {w.file_name for each in found.engines for w in each.settings}
+
+
 def test_results_are_the_same_after_writing_and_reading(tmp_path):
     faults = {"text": lambda s, p: f"{p} {s.arm if 'chat' in p else ''}", "dies": lambda s: s.arm.startswith("other")}
     world = World(lambda how, category: 1.6 if category == "edit" else 0.9, by_kind(ngram=1.6))

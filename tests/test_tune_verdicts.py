@@ -54,6 +54,7 @@ def test_drafts_that_are_never_right_are_left_off(tmp_path):
         (Ratio(1.02, 0.99, 1.04, 20), True, "plain"),
         (Ratio(1.03, 0.96, 1.14, 20), True, "plain"),
         (Ratio(1.03, 0.96, 1.14, 20), False, None),
+        (Ratio(1.03, 0.96, 1.14, 9), True, None),
         (Ratio(1.07, 0.98, 1.17, 20), True, None),
         (Ratio(1.03, 0.80, 1.30, 5), True, None),
     ],

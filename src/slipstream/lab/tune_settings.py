@@ -35,7 +35,7 @@ def by_batch_size(engine: Engine, measured: Mapping[int, Sequence[tuple[Arm, Arm
     """vLLM's schedule, and SGLang's adaptive file where heads were measured that it has too.
 
     measured: by requests at once. The kind is the one with the greatest gain; nothing where no length was measured at
-    two batch sizes.
+    two batch sizes. A gain that is not sure is none, as in a verdict.
     """
     kinds = _speeds(measured) if engine.name == SCHEDULED else {}
     kinds = {kind: speeds for kind, speeds in kinds.items() if len(speeds) > 1}
@@ -78,7 +78,8 @@ def _speeds(measured: Mapping[int, Sequence[tuple[Arm, ArmResult]]]) -> dict[str
             (speculation, *more), found = arm.settings.speculation, result.overall
             if not more and speculation.n_max and speculation.p_min is None and found is not None:
                 by_size = kinds.setdefault(speculation.kind, {})
-                by_size.setdefault(size, {0: 1.0})[speculation.n_max] = found.value
+                gain = found.value if found.low > 1 else min(found.value, 1.0)
+                by_size.setdefault(size, {0: 1.0})[speculation.n_max] = gain
     return kinds
 
 

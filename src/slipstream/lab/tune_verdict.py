@@ -20,8 +20,8 @@ from slipstream.lab.tuned import ArmResult, Ratio, Verdict
 LITTLE = 1.05
 """Where no more than this may be gained, and that is not sure, speculation is left off."""
 
-MODEST = 1.20
-"""So it is where no more than that is likely, and this is the most that there may be."""
+MODEST, SEVERAL = 1.20, 12
+"""So it is where no more than that is likely, and this is the most that there may be, on so many prompts or more."""
 
 FEW_TOKENS = 1.15
 """Tokens a pass up to which drafts were hardly ever right."""
@@ -120,7 +120,7 @@ def _judged(name: str, found: Ratio, about: Circumstances, own: bool) -> Verdict
     said = f"{name} is {spelt(found)} times as fast as plain decoding"
     if found.low <= 1 and found.high < LITTLE:
         return Verdict(PLAIN, None, f"{said}.")
-    if own and found.low <= 1 and found.value < LITTLE and found.high < MODEST:
+    if own and found.low <= 1 and found.value < LITTLE and found.high < MODEST and found.n >= SEVERAL:
         return Verdict(PLAIN, None, f"{said}, on {about.prompts(found.n)}: little is likely to be gained, if anything.")
     if not own:
         because = about.broke or f"no time was left. {MORE}"
