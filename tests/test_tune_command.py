@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from test_cli import slipstream as command  # noqa: F401 (a fixture)
 from tuning import by_kind, engine
 
 from slipstream.engines import registry
-from slipstream.engines.protocol import Answer, Request
+from slipstream.engines.protocol import Answer, Request, Settings
 from slipstream.errors import EngineError
 from slipstream.lab import tune as tuning_run
 
@@ -86,13 +88,29 @@ def test_ctrl_c_says_how_to_go_on_and_that_does(tune, tmp_path):
     made = engine(PAYS, name="vllm")
     interrupted = Interrupted(made.clock, made.options, PAYS, name="vllm")
     code, _, err = tune("--out", "found", "--budget", "30m", simulated=interrupted)
-    going_on = "slipstream tune big --engine vllm --prompts prompts.jsonl --budget 30m --resume found"
+    going_on = "slipstream tune --resume found big --engine vllm --prompts prompts.jsonl --budget 30m"
     assert code == 130 and f"All answers but the last one are kept. To go on: {going_on}" in err
     second = engine(PAYS, name="vllm")
     assert tune("--budget", "30m", "--resume", "found", simulated=second)[0] == 0
     assert (tmp_path / "found" / "report.html").exists()
     third = engine(PAYS, name="vllm")
     assert tune("--budget", "30m", "--resume", "found", simulated=third)[0] == 0 and third.asked == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_being_ended_is_as_ctrl_c(tune, number):
+    class Ended(SimulatedEngine):
+        def complete(self, request: Request) -> Answer:
+            if len(self.asked) == 60:
+                os.kill(os.getpid(), number)
+            return super().complete(request)
+
+    made = engine(PAYS, name="vllm")
+    ended = Ended(made.clock, made.options, PAYS, name="vllm")
+    code, _, err = tune("--out", "found", "--budget", "30m", simulated=ended)
+    assert code == 130 and "To go on: slipstream tune --resume found" in err
+    ended.start(Settings("big"))  # which asserts that it was stopped
+    assert signal.getsignal(number) != signal.default_int_handler
 
 
 def test_ctrl_c_before_the_first_answer_leaves_nothing(tune, tmp_path):
@@ -127,13 +145,14 @@ def test_progress_is_written_line_by_line_where_there_is_no_terminal(tune, monke
 def test_an_engine_that_never_gets_ready_ends_with_its_last_lines(tune):
     broken = engine(PAYS, name="vllm", will_not_start=lambda s: "Its last lines:\nno kernel image")
     code, _, err = tune("--out", "found", simulated=broken)
-    assert code == 2 and "no kernel image" in err and not Path("found").exists()
+    assert code == 2 and "\nno kernel image\n" in err and not Path("found").exists()
 
 
 BAD = {
     "no such engine": (["--engine", "mystery"], "There is no engine 'mystery'"),
     "an engine twice": (["--engine", "vllm", "--engine", "vllm"], "names an engine twice"),
     "no time": (["--budget", "soon"], "--budget 'soon' is no time"),
+    "a time without its unit": (["--budget", "5"], "--budget '5' is no time. Write it with its unit"),
     "no time at all": (["--budget", "0s"], "--budget '0s' is no time"),
     "no numbers": (["--concurrency", "1,x"], "--concurrency '1,x' is not understood"),
     "none at once": (["--concurrency", "0"], "from 1 to 1024"),

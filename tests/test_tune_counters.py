@@ -56,6 +56,14 @@ def test_what_cannot_be_is_not(counters, said):
     assert said in found.lie and found.trusted is None and found.mean_tokens_a_pass is None
 
 
+def test_a_first_token_that_a_draft_brought_is_counted_with_its_pass():
+    """Two rounds of four tokens each, as transformers gives them: the first is a pass with a draft, too."""
+    answer = Answer("text", 8, 0.1, 1.0, ((0.1, 4), (1.1, 8)), Counters(6, 6, 2))
+    measured = {"a": Measured("chat", 7, 1.0, (("a", answer),))}
+    found = tally([Visit("ngram n 4", measured, {}, 1.0, 1.0, answer.counters)], FOUR)
+    assert found.mean_tokens_a_pass == 4.0
+
+
 def test_one_lie_spoils_the_sum():
     found = tally([visit(Counters(100, 60, 40)), visit(Counters(10, 20, 5))], FOUR)
     assert "20 tokens accepted of 10" in found.lie

@@ -10,7 +10,7 @@ from tuning import DRAFT, NGRAM, by_kind, engine, one, run
 
 from slipstream.engines.protocol import Answer, Counters, Option, Settings, Speculation
 from slipstream.lab import tune_files
-from slipstream.lab.tune_results import arm_result, speed
+from slipstream.lab.tune_results import arm_result, repeats_itself, speed
 from slipstream.lab.tune_search import Arm
 from slipstream.lab.tune_visit import Block, Measured, Visit
 
@@ -69,3 +69,50 @@ def test_a_setting_is_told_as_data_and_read_again_as_such(tmp_path):
     assert {type(how) for arm in arms for how in arm.speculation} == {Speculation}
     by_name = {arm.arm: arm.speculation for arm in arms}
     assert by_name["heads"] == (Speculation("heads"),) and by_name["mtp n 2"] == (Speculation("mtp", 2),)
+
+
+def test_the_speeds_of_a_setting_and_of_plain_decoding_beside_it_make_the_speed_up(tmp_path):
+    found = one(run(engine(World(by_kind(ngram=1.5), by_kind(ngram=2.0), spread=0.3)), tmp_path))
+    some = [arm for arm in found.arms if arm.overall]
+    assert len(some) > 3
+    for arm in some:
+        assert arm.tokens_per_s / arm.plain_tokens_per_s == pytest.approx(arm.overall.value)
+
+
+def test_the_setting_that_was_judged_is_marked_and_each_is_written_as_its_users_would(tmp_path):
+    found = one(run(engine(PAYS), tmp_path))
+    assert [arm.arm for arm in found.arms if arm.judged] == [found.verdict.arm]
+    assert all(arm.rendered == f"simulated big --speculate '{arm.arm}'\n" for arm in found.arms)
+
+
+def test_prompts_that_plain_decoding_repeats_itself_on_or_answers_in_several_ways_are_counted(tmp_path):
+    some = prompts()
+    loops, wavers = some[0].messages[-1]["content"], some[1].messages[-1]["content"]
+    asked: list[str] = []
+
+    def text(settings: Settings, prompt: str) -> str:
+        asked.append(prompt)
+        if prompt == loops:
+            return "It rains. " + "And then it goes on. " * 30
+        return f"answer {len(asked)}" if prompt == wavers else f"an answer to {prompt}"
+
+    found = one(run(engine(PAYS, text=text), tmp_path, some))
+    assert (found.n_loops, found.n_unsteady) == (1, 1)
+    assert "plain decoding itself gave several for 1 prompt." in found.verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "is_loop"),
+    [
+        ("A tale of failure, " * 20, True),
+        ("Once upon a time there was a " + "ba" * 100, True),
+        (
+            "The quick brown fox jumps over the lazy dog, while seven wizards box and a judge in Bern waits for tea.",
+            False,
+        ),
+        ("ha" * 10, False),
+        ("", False),
+    ],
+)
+def test_a_text_that_goes_round(text, is_loop):
+    assert repeats_itself(text) == is_loop

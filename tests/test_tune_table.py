@@ -47,6 +47,19 @@ def test_the_title_has_the_speed_of_plain_decoding_and_the_prompts_that_were_mea
     assert "llama.cpp b11549, plain decoding 43.6 tokens/s, 2 of 36 prompts measured" in few
 
 
+def test_the_judged_setting_stands_first_and_drafts_that_were_not_made_are_told(capsys, monkeypatch):
+    arms = (arm("better where it was chosen", 1.4), replace(arm("judged", 1.1), judged=True), arm("idle", 1.0))
+    arms = (*arms[:2], replace(arms[2], n_drafted=0, acceptance_rate=None))
+    lines = said(of(ALL["clear_win"].engines[0], arms=arms), capsys, monkeypatch).splitlines()
+    first, second, third = [line for line in lines if " 43.6 " in line and "plain decoding" not in line]
+    assert first.startswith("judged ") and first.rstrip().endswith("judged") and second.startswith("better")
+    assert third.startswith("idle") and "none made" in third
+
+
+def test_prompts_that_plain_decoding_repeats_itself_on_are_told(capsys, monkeypatch):
+    assert "  2 of 36 prompts: plain decoding repeats itself" in said(ALL["clear_win"], capsys, monkeypatch)
+
+
 def test_measurements_that_do_not_count_are_told(capsys, monkeypatch):
     said_of = "  7 of 144 measurements do not count: plain decoding before and after them hardly agreed.\n"
     assert said_of in said(ALL["clear_win"], capsys, monkeypatch)

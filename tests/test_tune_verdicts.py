@@ -14,6 +14,7 @@ from tuning import DRAFT, NGRAM, OTHER, arm, by_kind, engine, one, run
 
 from slipstream.engines.protocol import Counters, Option, Speculation
 from slipstream.errors import EngineError
+from slipstream.lab.tune_search import NOT_MEASURED
 from slipstream.lab.tune_statistics import Drift
 from slipstream.lab.tune_verdict import Circumstances, overall
 from slipstream.lab.tuned import Ratio
@@ -63,6 +64,22 @@ def test_what_is_not_sure_is_left_off_where_little_is_likely_to_be_gained(found,
     some = [replace(example("ngram", 1.2), overall=found)]
     verdict = overall(some, "ngram" if judged else None, Circumstances(Drift(0.0, 1), fresh=True))
     assert verdict.arm == decided
+
+
+def test_a_setting_that_drafted_nothing_cannot_be_the_one(tmp_path):
+    none = replace(example("ngram", 1.3), n_drafted=0)
+    about = Circumstances(Drift(0.0, 1), fresh=True)
+    alone = overall([none], "ngram", about)
+    assert (alone.arm, alone.reason) == ("plain", "Nothing was drafted on these prompts by ngram.")
+    assert overall([none, example("draft", 1.2)], "draft", about).arm == "draft"
+
+
+def test_settings_that_there_was_no_time_for_are_counted(tmp_path):
+    missed = replace(example("other", 1.0), overall=None, reason=NOT_MEASURED, state="dropped")
+    about = Circumstances(Drift(0.0, 1), fresh=True)
+    for some, said in (([missed], "1 other setting."), ([missed] * 3, "3 other settings.")):
+        verdict = overall([example("ngram", 1.3), *some], "ngram", about)
+        assert verdict.arm == "ngram" and verdict.reason.endswith(f"There was no time for {said}")
 
 
 def test_dear_verification_is_told_from_low_acceptance(tmp_path):
@@ -166,6 +183,19 @@ def test_how_many_drafts_were_accepted_up_to_each_position(tmp_path):
     found = one(run(engine(world, [NGRAM], lie=count, by_request=False), tmp_path))
     winner = arm(found, found.verdict.arm)
     assert winner.survival == (1.0, pytest.approx(0.5, abs=0.02)) and winner.conditional == (1.0, None)
+
+
+def test_honest_counters_are_believed_where_prompts_differ_much(tmp_path):
+    """Half the prompts gain five times, half nothing: 2.2 in the mean over prompts, 1.7 tokens a pass over all."""
+
+    def gain(how: Speculation, category: str) -> float:
+        return 5.0 if category == "edit" else 1.0
+
+    found = one(run(engine(World(gain, gain), [NGRAM]), tmp_path))
+    winner = arm(found, found.verdict.arm)
+    assert winner.overall.low > 2.0 and winner.reason == ""
+    assert winner.mean_tokens_a_pass == pytest.approx(5 / 3, rel=0.15)
+    assert winner.pass_cost == pytest.approx(1.0, rel=0.1)
 
 
 def test_honest_counters_are_believed(tmp_path):
@@ -294,6 +324,16 @@ def test_two_engines_need_a_budget_for_both(tmp_path):
     assert both == pytest.approx(2 * one_alone, abs=2)
 
 
+def test_one_budget_is_asked_for_by_all_runs_of_a_command(tmp_path):
+    """Four requests at once take longer a task here, so each alone would ask for another budget."""
+    slow = engine(World(by_kind(ngram=1.5), by_kind(ngram=2.0), token_s=0.5))
+    found = run(slow, tmp_path, budget_s=120.0, concurrency=(1, 4)).engines
+    asked = {each.verdict.reason.partition("--budget of about ")[2].partition(",")[0] for each in found}
+    assert len(asked) == 1 and "" not in asked
+    assert "going by 1 answer at" in found[0].verdict.reason
+    assert re.search(r"going by \d groups? of 4 answers at", found[1].verdict.reason)
+
+
 @pytest.mark.parametrize("slower", [1.0, 1.5, 3.0])
 def test_answers_at_half_the_speed_of_others_are_taken_for_another_load(tmp_path, slower):
     world = World(token_s=0.2, load=lambda seconds: slower if seconds > 20 else 1.0)
@@ -315,3 +355,26 @@ def test_kinds_that_cannot_be_had_are_shown_with_the_reason(tmp_path):
 def test_an_engine_with_nothing_to_try_says_why(tmp_path):
     found = one(run(engine(World(), [DRAFT]), tmp_path))
     assert found.verdict.arm is None and "draft not run: it needs a draft model" in found.verdict.reason
+
+
+def test_kinds_that_are_missing_for_one_reason_are_named_together(tmp_path):
+    fixed = [Option(kind, why_not=f"start it with {kind}") for kind in ("one", "two", "three")]
+    reason = one(run(engine(World(), [*fixed, DRAFT]), tmp_path)).verdict.reason
+    assert reason == (
+        "No speculation can be had here. one, two, three not run: start it with one. "
+        "draft not run: it needs a draft model."
+    )
+
+
+def test_a_draft_that_cannot_be_used_is_not_passed_over_in_silence(tmp_path):
+    other_words = replace(DRAFT, why_not="it has another vocabulary")
+    pays = World(by_kind(ngram=1.5), by_kind(ngram=2.0))
+    for number, (options, draft, said) in enumerate(
+        [
+            ([NGRAM, other_words], "small", True),
+            ([NGRAM, other_words], None, False),
+            ([NGRAM, DRAFT, replace(other_words, kind="head")], "small", False),
+        ]
+    ):
+        reason = one(run(engine(pays, options), tmp_path / str(number), draft=draft)).verdict.reason
+        assert reason.endswith("The draft was not tried: it has another vocabulary.") == said

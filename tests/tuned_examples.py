@@ -133,6 +133,8 @@ def clear_win() -> Tuned:
         43.6,
         7,
         144,
+        2,
+        1,
         arms,
         Verdict(
             "ngram-mod n 16",
@@ -176,7 +178,9 @@ def off() -> Tuned:
         "Acceptance is 48 %; guides ask for 60 to 70 %.",
     )
     settings = (replace(COMMAND_LINE, text="vllm serve model\n"),)
-    engine = EngineResult("vllm", "0.33.0", 4, dict.fromkeys(FACTORS, 6), 170.2, 0, 108, arms, verdict, {}, settings)
+    engine = EngineResult(
+        "vllm", "0.33.0", 4, dict.fromkeys(FACTORS, 6), 170.2, 0, 108, 0, 0, arms, verdict, {}, settings
+    )
     return replace(clear_win(), engines=(engine,), cost=(), draft=None, model="Qwen/Qwen2.5-Coder-0.5B-Instruct")
 
 
@@ -185,7 +189,7 @@ def undecided() -> Tuned:
     short = replace(arm("ngram-simple", 1.02), overall=Ratio(1.02, 0.71, 1.46, 2), by_category={}, conditional=())
     verdict = Verdict(None, None, "ngram-simple is 1.02 [0.71–1.46] times as fast as plain decoding, on 2 prompts.")
     arms = (replace(short, timeline=None, samples=()),)
-    engine = EngineResult("llama.cpp", "b11549", 1, {"chat": 1, "code": 1}, 43.6, 0, 2, arms, verdict, {}, ())
+    engine = EngineResult("llama.cpp", "b11549", 1, {"chat": 1, "code": 1}, 43.6, 0, 2, 0, 0, arms, verdict, {}, ())
     return replace(clear_win(), engines=(engine,), cost=(), seconds=20.2)
 
 
@@ -218,7 +222,9 @@ def hostile() -> Tuned:
     verdict = Verdict(HOSTILE, bad.overall, HOSTILE, HOSTILE)
     settings = (Written(HOSTILE, '" onmouseover="alert(1)', f"model={HOSTILE}", HOSTILE),)
     arms = (bad, failed(f"failed {HOSTILE}", HOSTILE))
-    engine = EngineResult(HOSTILE, HOSTILE, 1, {HOSTILE: 1}, 43.6, 0, 1, arms, verdict, {HOSTILE: verdict}, settings)
+    engine = EngineResult(
+        HOSTILE, HOSTILE, 1, {HOSTILE: 1}, 43.6, 0, 1, 0, 0, arms, verdict, {HOSTILE: verdict}, settings
+    )
     return Tuned(
         slipstream=HOSTILE,
         started=HOSTILE,
@@ -267,8 +273,10 @@ def nothing_known() -> Tuned:
         timeline=Timeline("", "", (), ((0.0, 1),)),
         samples=(Sample(0.0, "chat", None, None, None),),
     )
-    engine = EngineResult("ollama", "", 1, {}, None, 0, 0, (odd, failed("draft", "")), Verdict(None, None, ""), {}, ())
-    bare = EngineResult("lmstudio", "", 1, {}, None, 0, 0, (), Verdict("plain", None, ""), {}, ())
+    engine = EngineResult(
+        "ollama", "", 1, {}, None, 0, 0, 0, 0, (odd, failed("draft", "")), Verdict(None, None, ""), {}, ()
+    )
+    bare = EngineResult("lmstudio", "", 1, {}, None, 0, 0, 0, 0, (), Verdict("plain", None, ""), {}, ())
     return Tuned("", "", 0.0, "", "", "", None, 0, {}, (engine, bare))
 
 

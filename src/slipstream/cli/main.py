@@ -25,7 +25,7 @@ try:
     from slipstream.cli.simulate import simulate
     from slipstream.cli.tune import tune
     from slipstream.cli.verify import verify
-    from slipstream.errors import SlipstreamError
+    from slipstream.errors import EngineError, SlipstreamError
 except KeyboardInterrupt:  # within the first moments
     sys.exit(130)
 
@@ -69,6 +69,8 @@ def main() -> None:
     try:
         _prepare_streams()
         sys.exit(app(standalone_mode=False))
+    except EngineError as error:
+        _fail(str(error), "\n")  # with the last lines of a program
     except SlipstreamError as error:
         _fail(str(error))
     except typer.Abort:
@@ -108,7 +110,9 @@ def _nowhere(mode: str) -> Any:
     return open(os.devnull, mode, encoding="utf-8")
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, between: str | None = None) -> NoReturn:
+    """between: what parts lines that are to stay lines."""
+    lines = message.split(between) if between else [message]
     with suppress(OSError):
-        typer.echo(f"slipstream: {printable(message)}", err=True)
+        typer.echo("slipstream: " + "\n".join(map(printable, lines)), err=True)
     sys.exit(2)

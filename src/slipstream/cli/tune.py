@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 USUAL = ("slipstream", "llama.cpp")
 """Engines that come along, and read GGUF files."""
 
-SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 LINE_S = 10.0
 """Between two lines of progress where there is no terminal."""
@@ -75,7 +76,7 @@ def tune(
     folder = _folder(out, resume, model)
     command = shlex.join(["slipstream", *sys.argv[1:]])
     try:
-        with _watched() as watch:
+        with _ending_as_by_ctrl_c(), _watched() as watch:
             tuned = measure(asked, engines, chosen, folder, command, watch=watch)
     except KeyboardInterrupt:
         typer.echo(f"slipstream: stopped. {_how_to_go_on(folder)}", err=True)
@@ -83,8 +84,8 @@ def tune(
     finally:
         with suppress(OSError):
             folder.rmdir()  # succeeds where nothing was measured, and so nothing written
-    paths = tune_files.write(tuned, folder)
     show(tuned)
+    paths = tune_files.write(tuned, folder)
     typer.echo("Written: " + ", ".join(str(path.relative_to(folder)) for path in paths) + f" in {folder}")
 
 
@@ -146,10 +147,10 @@ def _builder(name: str) -> Callable[..., Engine]:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*([smh]?)", text.strip().lower())
+    found = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*([smh])", text.strip().lower())
     seconds = float(found[1]) * SECONDS[found[2]] if found else 0.0
     if not seconds:
-        raise InputError(f"--budget {text!r} is no time.", "Write 90s, 10m or 2h.")
+        raise InputError(f"--budget {text!r} is no time.", "Write it with its unit: 90s, 10m or 2h.")
     return seconds
 
 
@@ -184,6 +185,10 @@ def _folder(out: Path | None, resume: Path | None, model: str) -> Path:
         go_on = f", or go on with what is there by --resume {shlex.quote(str(folder))}"
         hint = f"Give another --out{go_on if (folder / JOURNAL).is_file() else ''}."
         raise InputError(f"{folder} exists, and is not written over.", hint)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made: {error.strerror}.", "Name another folder by --out.") from None
     return folder
 
 
@@ -202,11 +207,25 @@ def _how_to_go_on(folder: Path) -> str:
 
 
 def _going_on(folder: Path) -> str:
-    words = [*sys.argv[1:], "--resume", str(folder)] if "--resume" not in sys.argv else sys.argv[1:]
+    command, *words = sys.argv[1:]
+    if not any(word.partition("=")[0] == "--resume" for word in words):
+        words = ["--resume", str(folder), *words]
     if "--out" in words:
         at = words.index("--out")
         words = words[:at] + words[at + 2 :]
-    return shlex.join(["slipstream", *(word for word in words if not word.startswith("--out="))])
+    return shlex.join(["slipstream", command, *(word for word in words if not word.startswith("--out="))])
+
+
+@contextmanager
+def _ending_as_by_ctrl_c() -> Iterator[None]:
+    """Who ends this program, or closes its terminal, ends the engines that it has started, too."""
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {name: signal.signal(getattr(signal, name), signal.default_int_handler) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
 
 
 @contextmanager
@@ -223,7 +242,7 @@ def _watched() -> Iterator[Callable[[str, float], None]]:
         return
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        yield lambda doing, done: bar.update(task, description=escape(doing), completed=min(done, 1.0))
+        yield lambda doing, done: bar.update(task, description=escape(printable(doing)), completed=min(done, 1.0))
 
 
 def _lines() -> Callable[[str, float], None]:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 DISTURBED = "plain decoding before and after them hardly agreed"
 
-COLUMNS = ("setting", "÷ plain", "95 %", "tokens\n/s", "accepted", "tokens\na pass", "same\ntext", "")
+LOOPS = "where drafts gain more than elsewhere"
+
+COLUMNS = ("setting", "÷ plain", "95 %", "tokens\n/s", "plain\n/s", "accepted", "tokens\na pass", "same\ntext", "")
 
 
 def show(tuned: Tuned) -> None:
@@ -40,7 +42,7 @@ def _table(verdict: Verdict, arms: Sequence[ArmResult]) -> Table:
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)
     for name in COLUMNS:
         table.add_column(name, justify="left" if name in ("setting", "") else "right", no_wrap=name != "setting")
-    order = sorted(arms, key=lambda arm: -(arm.overall.value if arm.overall else 0.0))
+    order = sorted(arms, key=lambda arm: (not arm.judged, -(arm.overall.value if arm.overall else 0.0)))
     for arm in order:
         style = "bold" if arm.arm == verdict.arm else "dim" if arm.state != "measured" else ""
         table.add_row(*_cells(arm), style=style)
@@ -53,7 +55,8 @@ def _cells(arm: ArmResult) -> tuple[str, ...]:
         f"{arm.overall.value:.2f}" if arm.overall else "–",
         bounds(arm.overall) if arm.overall else "",
         _number(arm.tokens_per_s, ".1f"),
-        _number(arm.acceptance_rate, ".0%"),
+        _number(arm.plain_tokens_per_s, ".1f"),
+        "none made" if arm.n_drafted == 0 else _number(arm.acceptance_rate, ".0%"),
         _number(arm.mean_tokens_a_pass, ".2f"),
         f"{arm.n_same}/{arm.n_compared}" if arm.n_compared else "–",
         _state(arm),
@@ -63,7 +66,7 @@ def _cells(arm: ArmResult) -> tuple[str, ...]:
 def _state(arm: ArmResult) -> str:
     if arm.state == "dropped" and arm.tokens_per_s is None:
         return "not measured"
-    return "" if arm.state == "measured" else arm.state
+    return "judged" if arm.judged else "" if arm.state == "measured" else arm.state
 
 
 def _say(engine: EngineResult) -> None:
@@ -73,6 +76,10 @@ def _say(engine: EngineResult) -> None:
     typer.echo(f"{_title(engine)}: {_answer(engine.verdict)}. {_lines(engine.verdict.reason)}")
     if engine.n_disturbed:
         typer.echo(f"  {engine.n_disturbed} of {engine.n_measured} measurements do not count: {DISTURBED}.")
+    if engine.n_loops:
+        typer.echo(
+            f"  {engine.n_loops} of {sum(engine.prompts.values())} prompts: plain decoding repeats itself, {LOOPS}."
+        )
     if engine.verdict.hint:
         typer.echo(f"  {printable(engine.verdict.hint)}")
     if len(engine.by_category) > 1:

@@ -19,7 +19,7 @@ CHEAPER = 1.15
 
 @dataclass(frozen=True)
 class Tally:
-    """counters: None where the engine tells none. n_decoded: tokens behind the first of all answers. lie: what cannot
+    """counters: None where the engine tells none. n_decoded: tokens that passes of decoding brought. lie: what cannot
     be of these counters; empty where they can."""
 
     counters: Counters | None
@@ -40,7 +40,7 @@ def tally(visits: Iterable[Visit], settings: Settings, speed: float | None = Non
     """Over all visits of a setting. speed: against plain decoding, where it is known."""
     visits = [visit for visit in visits if visit.measured]
     answers = [answer for v in visits for m in v.measured.values() for _, answer in m.answers]
-    n_decoded = sum(max(answer.n_tokens - 1, 0) for answer in answers)
+    n_decoded = sum(map(_n_decoded, answers))
     each = [visit.counters for visit in visits]
     known = [counters for counters in each if counters is not None]
     if not known or len(known) < len(each):
@@ -52,6 +52,12 @@ def tally(visits: Iterable[Visit], settings: Settings, speed: float | None = Non
     lie = lie or (_too_long(total, longest) if is_known else "")
     lie = lie or _contradiction(total, n_decoded, answers, longest) or _unlikely(total, n_decoded, speed)
     return Tally(total, n_decoded, lie)
+
+
+def _n_decoded(answer: Answer) -> int:
+    """All tokens but the first, which comes with the prompt; all where it came with a draft's, as of transformers."""
+    with_draft = bool(answer.arrivals) and answer.arrivals[0][1] > 1
+    return answer.n_tokens if with_draft else max(answer.n_tokens - 1, 0)
 
 
 def _impossible(c: Counters) -> str:

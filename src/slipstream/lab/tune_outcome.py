@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slipstream.lab import tune_verdict as verdicts
-from slipstream.lab.tune_results import arm_result, not_run, speed
+from slipstream.lab.tune_results import arm_result, not_run, repeats_itself, speed, texts_of
 from slipstream.lab.tune_rounds import Rounds
 from slipstream.lab.tune_search import Arm
-from slipstream.lab.tune_settings import by_batch_size, written
+from slipstream.lab.tune_settings import by_batch_size, rendered, written
 from slipstream.lab.tune_statistics import disturbed, drift, points
 from slipstream.lab.tune_visit import Role
-from slipstream.lab.tuned import ArmResult, EngineResult
+from slipstream.lab.tuned import ArmResult, EngineResult, Verdict
 
 Measured = list[tuple[Arm, ArmResult]]
 """The settings of one engine, each with what came out."""
@@ -22,9 +22,10 @@ Measured = list[tuple[Arm, ArmResult]]
 def engine_results(runs: Sequence[Rounds]) -> tuple[EngineResult, ...]:
     """One a run. What an engine takes by batch size stands with its greatest number of requests at once."""
     measured = [_measured(rounds) for rounds in runs]
+    needed_s = _needed_s(runs)
     results = []
     for rounds, arms in zip(runs, measured, strict=True):
-        result, engine = _result(rounds, arms, len(runs)), rounds.bench.engine
+        result, engine = _result(rounds, arms, needed_s), rounds.bench.engine
         sizes = {
             other.bench.plain.parallel: found
             for other, found in zip(runs, measured, strict=True)
@@ -36,10 +37,12 @@ def engine_results(runs: Sequence[Rounds]) -> tuple[EngineResult, ...]:
     return tuple(results)
 
 
-def _result(rounds: Rounds, measured: Measured, n_runs: int) -> EngineResult:
-    bench, about = rounds.bench, _circumstances(rounds, n_runs)
+def _result(rounds: Rounds, measured: Measured, needed_s: float) -> EngineResult:
+    bench, about = rounds.bench, _circumstances(rounds, needed_s)
     arms = [*(found for _, found in measured), *(not_run(option) for option in rounds.options if option.why_not)]
+    plain_texts = texts_of(bench.plain_visits)
     verdict = verdicts.overall(arms, _judged(rounds, rounds.chosen, ("winner",)), about)
+    verdict = replace(verdict, reason=" ".join(filter(None, (verdict.reason, _unused_draft(rounds, verdict)))))
     by_category = {
         category: verdicts.in_category(arms, _judged_in(rounds, category), category, about)
         for category in dict.fromkeys(task.category for task in rounds.pools.search)
@@ -52,6 +55,8 @@ def _result(rounds: Rounds, measured: Measured, n_runs: int) -> EngineResult:
         plain_tokens_per_s=speed(bench.plain_visits),
         n_disturbed=sum(map(len, disturbed(bench.blocks))),
         n_measured=sum(len(block.tried.measured) for block in bench.blocks),
+        n_loops=sum(any(map(repeats_itself, some)) for some in plain_texts.values()),
+        n_unsteady=about.n_unsteady,
         arms=tuple(arms),
         verdict=verdict,
         by_category=by_category,
@@ -59,7 +64,21 @@ def _result(rounds: Rounds, measured: Measured, n_runs: int) -> EngineResult:
     )
 
 
-def _circumstances(rounds: Rounds, n_runs: int) -> verdicts.Circumstances:
+def _unused_draft(rounds: Rounds, verdict: Verdict) -> str:
+    """Why nothing was tried with the draft that was given, unless the verdict says so."""
+    reasons = [option.why_not for option in rounds.options if option.needs_draft and option.why_not]
+    if not reasons or rounds.settings.draft is None or any(arm.settings.draft for arm in rounds.arms):
+        return ""
+    return "" if reasons[0] in verdict.reason else f"The draft was not tried: {reasons[0]}."
+
+
+def _needed_s(runs: Sequence[Rounds]) -> float:
+    """About the budget, in seconds, with which each run would have been measured: what is left is shared by all."""
+    short = [rounds.needed_s() for rounds in runs if not rounds.bench.blocks]
+    return runs[0].bench.budget.spent_s + len(runs) * max(short, default=0.0)
+
+
+def _circumstances(rounds: Rounds, needed_s: float) -> verdicts.Circumstances:
     return verdicts.Circumstances(
         drift=drift(rounds.bench.blocks),
         fresh=rounds.pools.search is not rounds.pools.fresh,
@@ -67,8 +86,9 @@ def _circumstances(rounds: Rounds, n_runs: int) -> verdicts.Circumstances:
         with_draft=frozenset(arm.name for arm in rounds.arms if arm.settings.draft),
         at_once=rounds.bench.plain.parallel,
         broke=rounds.broke,
-        needed_s=rounds.bench.budget.spent_s + n_runs * rounds.needed_s(),  # what is left is shared by all
+        needed_s=needed_s,
         plain_speeds=_plain_speeds(rounds),
+        n_unsteady=sum(len(some) > 1 for some in texts_of(rounds.bench.plain_visits).values()),
     )
 
 
@@ -90,7 +110,8 @@ def _plain_speeds(rounds: Rounds) -> tuple[float, ...]:
 
 def _measured(rounds: Rounds) -> Measured:
     bench = rounds.bench
-    return [(arm, arm_result(arm, bench.blocks, bench.failed.get(arm.name, ""))) for arm in rounds.arms]
+    found = ((arm, arm_result(arm, bench.blocks, bench.failed.get(arm.name, ""))) for arm in rounds.arms)
+    return [(arm, replace(result, rendered=rendered(bench.engine, arm.settings))) for arm, result in found]
 
 
 def _judged_in(rounds: Rounds, category: str) -> str | None:

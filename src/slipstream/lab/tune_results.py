@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import takewhile
-from operator import add
+from operator import add, eq
 
 from slipstream.engines.protocol import Counters, Option, Speculation
 from slipstream.lab.tune_counters import tally
 from slipstream.lab.tune_search import NOT_MEASURED, Arm
-from slipstream.lab.tune_statistics import Point, drift, points, ratio
+from slipstream.lab.tune_statistics import Point, disturbed, drift, points, ratio
 from slipstream.lab.tune_visit import Block, Measured, Visit
 from slipstream.lab.tuned import ArmResult, Ratio, Sample, Timeline
 
 MAX_PARTED = 20
 
 
-def figures(blocks: Sequence[Block], arm: str) -> tuple[Ratio | None, dict[str, Ratio]]:
-    """Overall and by category. What was chosen is judged by blocks that did not choose it, where those suffice."""
+MAX_PERIOD, LOOP_SHARE, MIN_LOOP = 200, 0.9, 60
+"""Of a text that repeats itself, in characters: its longest period, the share of its second half, its least length."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of a setting. counted: what `overall` is of. judged: whether that are measurements that did not choose it."""
+
+    overall: Ratio | None
+    by_category: dict[str, Ratio]
+    counted: list[Point]
+    judged: bool
+
+
+def figures(blocks: Sequence[Block], arm: str) -> Figures:
+    """What was chosen is judged by blocks that did not choose it, where those suffice."""
     shared = drift(blocks)
     chose, judged = ([p for p in points(blocks, roles) if p.arm == arm] for roles in (("search",), ("winner",)))
     in_categories = [p for p in points(blocks, ("winner", "category")) if p.arm == arm]
@@ -28,17 +44,38 @@ def figures(blocks: Sequence[Block], arm: str) -> tuple[Ratio | None, dict[str, 
         found = ratio(_of(in_categories, category), shared) or ratio(_of(chose, category), shared)
         if found is not None:
             by_category[category] = found
-    return ratio(judged, shared) or ratio(chose, shared), by_category
+    found = ratio(judged, shared)
+    if found is not None:
+        return Figures(found, by_category, judged, True)
+    return Figures(ratio(chose, shared), by_category, chose, False)
+
+
+def speeds(blocks: Sequence[Block], some: Sequence[Point]) -> tuple[float | None, float | None]:
+    """Tokens a second of a setting and of plain decoding around it; their quotient is the speed-up of these points."""
+    if not some:
+        return None, None
+    tasks: dict[str, list[float]] = {}
+    for p in some:
+        tasks.setdefault(p.task, []).append(math.log(blocks[p.block].tried.measured[p.task].token_s or math.nan))
+    own = 1 / math.exp(statistics.fmean(map(statistics.fmean, tasks.values())))
+    gains: dict[str, list[float]] = {}
+    for p in some:
+        gains.setdefault(p.task, []).append(p.log_ratio)
+    return own, own / math.exp(statistics.fmean(map(statistics.fmean, gains.values())))
 
 
 def arm_result(arm: Arm, blocks: Sequence[Block], failed: str = "") -> ArmResult:
     """All that is known of a setting. failed: why its engine could not go on."""
     own = [block for block in blocks if block.arm == arm.name]
-    overall, by_category = figures(blocks, arm.name)
-    told = tally([block.tried for block in own], arm.settings, overall.low if overall else None)
+    found = figures(blocks, arm.name)
+    overall = found.overall
+    together = gain_together(blocks, arm.name)
+    at_least = together * overall.low / overall.value if overall and together else None
+    told = tally([block.tried for block in own], arm.settings, at_least)
     counters = told.trusted
     n_same, n_compared, parted = texts(own)
     out = arm.out or ("" if own else NOT_MEASURED)
+    tokens_per_s, plain_tokens_per_s = speeds(blocks, found.counted)
     lie = f"Its counters cannot be right, and are not used: {told.lie}." if told.lie else ""
     return ArmResult(
         arm=arm.name,
@@ -46,9 +83,9 @@ def arm_result(arm: Arm, blocks: Sequence[Block], failed: str = "") -> ArmResult
         state="failed" if failed else "dropped" if out else "measured",
         reason=" ".join(filter(None, (failed or out, lie))),
         overall=overall,
-        by_category=by_category,
-        tokens_per_s=speed(block.tried for block in own),
-        plain_tokens_per_s=speed(visit for block in own for visit in (block.before, block.after)),
+        by_category=found.by_category,
+        tokens_per_s=tokens_per_s,
+        plain_tokens_per_s=plain_tokens_per_s,
         acceptance_rate=counters.acceptance_rate if counters else None,
         mean_tokens_a_pass=told.mean_tokens_a_pass,
         conditional=counters.conditional() if counters else (),
@@ -58,7 +95,25 @@ def arm_result(arm: Arm, blocks: Sequence[Block], failed: str = "") -> ArmResult
         parted=parted,
         timeline=timeline(blocks, arm.name),
         samples=samples(own),
+        pass_cost=told.mean_tokens_a_pass / together if told.mean_tokens_a_pass and together else None,
+        n_drafted=counters.drafted if counters else None,
+        judged=found.judged,
     )
+
+
+def gain_together(blocks: Sequence[Block], arm: str) -> float | None:
+    """How much faster all tokens together came: what tokens a pass, which are those of all answers, compare with.
+
+    The mean over prompts is the greater the more they differ: of 5 and 1 it is 2.2, and together they are 1.7.
+    """
+    known = [
+        (block.tried.measured[task].n_tokens, math.exp(gain))
+        for block, left_out in zip(blocks, disturbed(blocks), strict=True)
+        if block.arm == arm
+        for task, gain in block.log_ratios().items()
+        if task not in left_out
+    ]
+    return sum(n for n, _ in known) / sum(n / gain for n, gain in known) if known else None
 
 
 def not_run(option: Option) -> ArmResult:
@@ -96,6 +151,27 @@ def texts(blocks: Iterable[Block]) -> tuple[int, int, tuple[tuple[str, int], ...
             else:
                 parted.setdefault(prompt, max(_agreeing(text, other) for other in theirs))
     return n_same, n_compared, tuple(parted.items())[:MAX_PARTED]
+
+
+def texts_of(visits: Iterable[Visit]) -> dict[str, set[str]]:
+    """By prompt, the texts that it got."""
+    found: dict[str, set[str]] = {}
+    for visit in visits:
+        for prompt, text in _texts(visit).items():
+            found.setdefault(prompt, set()).add(text)
+    return found
+
+
+def repeats_itself(text: str) -> bool:
+    """Whether its second half is what stood a while before, again and again."""
+    half = len(text) // 2
+    if len(text) < MIN_LOOP:
+        return False
+    periods = range(1, min(MAX_PERIOD, half) + 1)
+    n_tail = len(text) - half
+    return any(
+        sum(map(eq, text[half:], text[half - period : len(text) - period])) >= LOOP_SHARE * n_tail for period in periods
+    )
 
 
 def timeline(blocks: Sequence[Block], arm: str) -> Timeline | None:

@@ -18,6 +18,7 @@ from slipstream.lab.tune_search import (
     drop,
     finer,
     give_up,
+    is_outrun,
     is_settled,
     leaders,
     ranked,
@@ -40,7 +41,7 @@ MIN_COARSE = 4
 """Two lengths of a kind are tried at once only where so many tasks can tell them apart."""
 
 MIN_ROUND = 6
-MAX_JUDGED, MAX_PASSES = 64, 3
+MAX_JUDGED, MAX_PASSES = 64, 10
 
 
 class Rounds:
@@ -64,7 +65,6 @@ class Rounds:
 
         The engine is stopped at the end, whatever happens.
         """
-        reserve_s = JUDGE_SHARE * (until_s - self.bench.budget.spent_s)
         self.bench.until_s, self.broke = until_s, ""
         with self.bench:
             try:
@@ -75,11 +75,27 @@ class Rounds:
             try:
                 if not self.bench.blocks:
                     self.bench.look(self.pools.search[:N_PROBE])
-                self._add_coarse(until_s - reserve_s)
-                self._search(until_s - reserve_s)
-                self._judge(until_s)
+                self._spend(until_s)
             except EngineError as error:
                 self.broke = str(error)
+
+    def _spend(self, until_s: float) -> None:
+        """Searches and judges; again, where settings were given up for want of time and the judgement left some."""
+        n_blocks = -1
+        while len(self.bench.blocks) > n_blocks:
+            n_blocks = len(self.bench.blocks)
+            search_s = until_s - JUDGE_SHARE * (until_s - self.bench.budget.spent_s)
+            if not self._fits_one(search_s):
+                search_s = until_s  # a setting that nobody judges is more than none
+            self._add_coarse(search_s)
+            self._search(search_s)
+            self._judge(until_s)
+            if not any(is_outrun(arm) for arm in self.arms) or not self._fits_one(until_s):
+                return
+
+    def _fits_one(self, until_s: float) -> bool:
+        """Whether there is time to compare one setting on as many tasks as can tell anything."""
+        return self.bench.pace.n_tasks(["any"], until_s - self.bench.budget.spent_s) >= self._least()
 
     def needed_s(self) -> float:
         """About the seconds that a first round of all settings and a judgement would take."""
@@ -123,7 +139,7 @@ class Rounds:
             if n < MIN_TASKS:
                 return
             self.bench.compare([arm.settings], self.pools.fresh[: min(n, MAX_JUDGED)], "winner")
-            if arm.name in self.bench.failed or is_decided(figures(self.bench.blocks, arm.name)[0]):
+            if arm.name in self.bench.failed or is_decided(figures(self.bench.blocks, arm.name).overall):
                 return
 
     def _judge_in_categories(self, name: str, until_s: float) -> None:

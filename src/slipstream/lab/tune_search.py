@@ -126,8 +126,13 @@ def give_up(arms: Iterable[Arm], points: Sequence[Point]) -> None:
 def take_up(arms: Iterable[Arm]) -> None:
     """Goes on with those that were given up for want of time."""
     for arm in arms:
-        if arm.out in (OUTRUN, NOT_MEASURED):
+        if is_outrun(arm):
             arm.out = ""
+
+
+def is_outrun(arm: Arm) -> bool:
+    """Whether it was given up for want of time."""
+    return arm.out in (OUTRUN, NOT_MEASURED)
 
 
 def leaders(arms: Sequence[Arm], points: Sequence[Point], best: Arm | None) -> dict[str, Arm]:

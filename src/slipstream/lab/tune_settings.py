@@ -31,6 +31,12 @@ def written(
     return tuple(found)
 
 
+def rendered(engine: Engine, settings: Settings) -> str:
+    """The most usual way to write settings down; empty where they cannot be."""
+    found = _rendered(engine, settings)
+    return found[0].text if found else ""
+
+
 def by_batch_size(engine: Engine, measured: Mapping[int, Sequence[tuple[Arm, ArmResult]]]) -> tuple[Written, ...]:
     """vLLM's schedule, and SGLang's adaptive file where heads were measured that it has too.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slipstream.lab.tune_search import spelt
+from slipstream.lab.tune_search import NOT_MEASURED, spelt
 from slipstream.lab.tune_statistics import Drift
 from slipstream.lab.tuned import ArmResult, Ratio, Verdict
 
@@ -58,6 +58,7 @@ class Circumstances:
     broke: str = ""
     needed_s: float = 0.0
     plain_speeds: tuple[float, ...] = ()
+    n_unsteady: int = 0
 
     def prompts(self, n: int) -> str:
         return f"{n} prompts" if self.at_once == 1 else f"{n} groups of {self.at_once} prompts"
@@ -65,25 +66,28 @@ class Circumstances:
 
 def overall(arms: Sequence[ArmResult], chosen: str | None, about: Circumstances) -> Verdict:
     """chosen: the setting that was judged, None where none was left to judge."""
-    measured = {arm.arm: arm.overall for arm in arms if arm.overall is not None and arm.state != "failed"}
+    tried = [arm for arm in arms if arm.overall is not None and arm.state != "failed"]
+    measured = {arm.arm: arm.overall for arm in tried if arm.overall is not None and arm.n_drafted != 0}
     if about.drafted > 0:
         return Verdict(None, None, _not_plain(about.drafted))
+    if tried and not measured:
+        return Verdict(PLAIN, None, f"Nothing was drafted on these prompts by {', '.join(arm.arm for arm in tried)}.")
     if not measured:
         return _nothing_measured(arms, about)
     name = chosen if chosen in measured else max(measured, key=lambda name: measured[name].value)
     best = next(arm for arm in arms if arm.arm == name)
     found = _judged(name, measured[name], about, name == chosen)
     if found.arm == PLAIN:
-        why = (_why(best, measured[name], arms, about), _and_drafts(best, arms, about), _memory(arms))
+        why = (_why(best, arms, about), _and_drafts(best, arms, about), _memory(arms))
         found = replace(found, reason=" ".join(filter(None, (found.reason, *why))))
     elif found.arm is not None:
-        found = replace(found, reason=f"{found.reason}{_texts(best)}")
-    return replace(found, hint=_hint(best, found.arm))
+        found = replace(found, reason=f"{found.reason}{_texts(best, about)}")
+    return replace(found, reason=f"{found.reason}{_missed(arms)}", hint=_hint(best, found.arm))
 
 
 def in_category(arms: Sequence[ArmResult], chosen: str | None, category: str, about: Circumstances) -> Verdict:
     """chosen: the setting that was judged there."""
-    known = [arm for arm in arms if category in arm.by_category and arm.state != "failed"]
+    known = [arm for arm in arms if category in arm.by_category and arm.state != "failed" and arm.n_drafted != 0]
     measured = {arm.arm: arm.by_category[category] for arm in known}
     if about.drafted > 0:
         return Verdict(None, None, _not_plain(about.drafted))
@@ -108,11 +112,19 @@ def _nothing_measured(arms: Sequence[ArmResult], about: Circumstances) -> Verdic
     if failed:
         return Verdict(None, None, f"No setting could be measured. {failed[0].arm}: {failed[0].reason}")
     if arms and all(arm.reason.startswith("not run") for arm in arms):
-        return Verdict(None, None, "No speculation can be had here. " + " ".join(f"{a.arm} {a.reason}." for a in arms))
+        return Verdict(None, None, f"No speculation can be had here. {_not_run(arms)}")
     if any(arm.n_compared for arm in arms):
         return Verdict(None, None, "Answers were too short to tell of speed. Give prompts with longer ones.")
-    needed = f"a --budget of about {max(math.ceil(about.needed_s / 60), 1)}m{_going_by(about.plain_speeds)}."
+    needed = f"a --budget of about {max(math.ceil(about.needed_s / 60), 1)}m{_going_by(about)}."
     return Verdict(None, None, f"The budget was too small to measure any setting. Go on with --resume and {needed}")
+
+
+def _not_run(arms: Sequence[ArmResult]) -> str:
+    """Kinds that are missing for the same reason together, with that of the first: it may name its kind."""
+    alike: dict[str, list[ArmResult]] = {}
+    for arm in arms:
+        alike.setdefault(arm.reason.replace(arm.arm, ""), []).append(arm)
+    return " ".join(f"{', '.join(arm.arm for arm in some)} {some[0].reason}." for some in alike.values())
 
 
 def _judged(name: str, found: Ratio, about: Circumstances, own: bool) -> Verdict:
@@ -128,8 +140,8 @@ def _judged(name: str, found: Ratio, about: Circumstances, own: bool) -> Verdict
     if found.low <= 1:
         reason = f"{said}, measured on {about.prompts(found.n)}.{_unsteady(about.drift)} {MORE}"
         return Verdict(None, found, reason)
-    where = "that did not choose it" if about.fresh else "measured once more after it was chosen"
-    return Verdict(name, found, f"Its interval lies above 1, on {about.prompts(found.n)} {where}.")
+    where = " that did not choose it" if about.fresh else ", measured after it was chosen"
+    return Verdict(name, found, f"Its interval lies above 1, on {about.prompts(found.n)}{where}.")
 
 
 def _and_drafts(best: ArmResult, arms: Sequence[ArmResult], about: Circumstances) -> str:
@@ -138,18 +150,17 @@ def _and_drafts(best: ArmResult, arms: Sequence[ArmResult], about: Circumstances
     if not drafted or best.arm in about.with_draft:
         return ""
     arm, found = max(drafted, key=lambda pair: pair[1].value)
-    return f"With the draft model, {arm.arm} is {spelt(found)} times as fast. {_why(arm, found, arms, about)}"
+    return f"With the draft model, {arm.arm} is {spelt(found)} times as fast. {_why(arm, arms, about)}"
 
 
-def _why(best: ArmResult, found: Ratio, arms: Sequence[ArmResult], about: Circumstances) -> str:
+def _why(best: ArmResult, arms: Sequence[ArmResult], about: Circumstances) -> str:
     """Why speculation gains nothing: what its tokens a pass would give were passes as cheap as plain ones."""
-    tokens = best.mean_tokens_a_pass
-    if tokens is None:
+    tokens, cost = best.mean_tokens_a_pass, best.pass_cost
+    if tokens is None or cost is None:
         return "How many drafted tokens were accepted is not known."
     if tokens < FEW_TOKENS:
         rate = f"{best.acceptance_rate:.0%} of the drafted tokens" if best.acceptance_rate is not None else "few tokens"
         return f"Acceptance is too low: {rate} were accepted, which gives {tokens:.2f} tokens a pass."
-    cost = tokens / found.value
     return (
         f"Its {tokens:.2f} tokens a pass would make it {tokens:.2f} times as fast were passes as cheap as plain ones, "
         f"but a pass with its draft costs {cost:.2f} of those: {_dear(best, cost, arms, about)}."
@@ -170,7 +181,7 @@ def _dear(best: ArmResult, cost: float, arms: Sequence[ArmResult], about: Circum
 def _verification(best: ArmResult, arms: Sequence[ArmResult], about: Circumstances) -> float | None:
     """What a pass of the width of these drafts costs, in plain passes, as settings without a draft model show it."""
     width = _width(best)
-    free = [(_width(a), _cost(a)) for a in arms if a.arm not in about.with_draft]
+    free = [(_width(a), a.pass_cost) for a in arms if a.arm not in about.with_draft]
     known = sorted((w, c) for w, c in free if w is not None and c is not None and w > 1)
     if width is None or not known:
         return None
@@ -185,12 +196,6 @@ def _width(arm: ArmResult) -> float | None:
     return 1 + (arm.mean_tokens_a_pass - 1) / arm.acceptance_rate
 
 
-def _cost(arm: ArmResult) -> float | None:
-    if arm.mean_tokens_a_pass is None or arm.overall is None:
-        return None
-    return arm.mean_tokens_a_pass / arm.overall.value
-
-
 def _memory(arms: Sequence[ArmResult]) -> str:
     short = [arm.arm for arm in arms if arm.state == "failed" and _MEMORY.search(arm.reason)]
     return f"{', '.join(short)} did not fit into memory." if short else ""
@@ -201,23 +206,33 @@ def _unsteady(drift: Drift) -> str:
     return f" Plain decoding itself varied by {between:.0%} between visits." if between >= UNSTEADY else ""
 
 
-def _going_by(plain_speeds: Sequence[float]) -> str:
+def _going_by(about: Circumstances) -> str:
     """What an estimate of time rests on, and whether another load may have made it too long."""
-    if not plain_speeds:
+    if not about.plain_speeds:
         return ""
-    slowest, fastest = min(plain_speeds), max(plain_speeds)
-    if len(plain_speeds) == 1:
-        return f", going by 1 answer at {fastest:.1f} tokens/s"
-    found = f", going by {len(plain_speeds)} answers at {slowest:.1f} to {fastest:.1f} tokens/s"
+    slowest, fastest = min(about.plain_speeds), max(about.plain_speeds)
+    n, plural = len(about.plain_speeds), "s" if len(about.plain_speeds) > 1 else ""
+    what = f"{n} answer{plural}" if about.at_once == 1 else f"{n} group{plural} of {about.at_once} answers"
+    if n == 1:
+        return f", going by {what} at {fastest:.1f} tokens/s"
+    found = f", going by {what} at {slowest:.1f} to {fastest:.1f} tokens/s"
     if fastest < UNEVEN * slowest:
         return found
     return f"{found}: something else seems to run on this machine, unless the prompts differ much in length"
 
 
-def _texts(best: ArmResult) -> str:
+def _missed(arms: Sequence[ArmResult]) -> str:
+    """How many settings nothing is known of, for want of time."""
+    n = sum(arm.overall is None and arm.reason == NOT_MEASURED for arm in arms)
+    return f" There was no time for {n} other {'setting' if n == 1 else 'settings'}." if n else ""
+
+
+def _texts(best: ArmResult, about: Circumstances) -> str:
     if not best.n_compared or best.n_same == best.n_compared:
         return ""
-    return f" {best.n_compared - best.n_same} of {best.n_compared} answers are not plain decoding's text."
+    n = about.n_unsteady
+    itself = f"; plain decoding itself gave several for {n} {'prompt' if n == 1 else 'prompts'}" if n else ""
+    return f" {best.n_compared - best.n_same} of {best.n_compared} answers are not plain decoding's text{itself}."
 
 
 def _hint(best: ArmResult, decided: str | None) -> str:
@@ -227,11 +242,12 @@ def _hint(best: ArmResult, decided: str | None) -> str:
         return ""
     said = f"{rate:.0%} of the drafted tokens were accepted. Rule of thumb: "
     if rate >= PAYS:
-        return f"{said}from {PAYS:.0%} on it pays{'; measured, it does not' if decided == PLAIN else ''}."
+        measured = {PLAIN: "; measured, it does not", None: "; measured, that is not sure"}.get(decided, "")
+        return f"{said}from {PAYS:.0%} on it pays{measured}."
     if rate < DOUBTFUL:
         pays = "; measured, it pays" if decided == best.arm else ""
         return f"{said}below {DOUBTFUL:.0%}, change the draft or turn it off{pays}."
-    return f"{said}between {DOUBTFUL:.0%} and {PAYS:.0%} it says nothing."
+    return ""
 
 
 def _not_plain(drafted: int) -> str:

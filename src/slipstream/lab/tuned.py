@@ -57,10 +57,13 @@ class ArmResult:
     """One setting. arm: its name (`Settings.arm`). speculation: what that stands for. reason: why it was dropped or
     failed, with the last log lines.
 
-    tokens_per_s, plain_tokens_per_s: medians over prompts. conditional[i]: accepted ÷ reached of draft token i, None
-    where not known. survival[i]: drafts whose tokens up to i were all accepted ÷ all drafts; empty where not known.
-    n_same of n_compared answers had plain decoding's greedy text; parted: where others did (prompt, characters that
-    agree). samples: its answers in the order of their measurement.
+    tokens_per_s, plain_tokens_per_s: over the prompts of `overall` and as that is, geometric means. conditional[i]:
+    accepted ÷ reached of draft token i, None where not known. survival[i]: drafts whose tokens up to i were all
+    accepted ÷ all drafts; empty where not known. n_same of n_compared answers had plain decoding's greedy text; parted:
+    where others did (prompt, characters that agree). samples: its answers in the order of their measurement. pass_cost:
+    of a pass and its draft, in plain ones. n_drafted: tokens, None where not known. judged: whether `overall` is of
+    measurements that did not choose it. rendered: as the engine's users write it down, the most usual way; empty where
+    they cannot.
     """
 
     arm: str
@@ -80,6 +83,10 @@ class ArmResult:
     parted: tuple[tuple[str, int], ...]
     timeline: Timeline | None
     samples: tuple[Sample, ...] = ()
+    pass_cost: float | None = None
+    n_drafted: int | None = None
+    judged: bool = False
+    rendered: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,7 @@ class EngineResult:
     prompts: by category, those that plain decoding answered; fewer than `Tuned.prompts` where time ran out.
     plain_tokens_per_s: of plain decoding, the median over these prompts; None where all answers were too short.
     n_disturbed: of n_measured answers to settings, those in no speed-up, as plain decoding around them hardly agreed.
+    n_loops: prompts that plain decoding answered by repeating itself. n_unsteady: those that it gave several texts for.
     """
 
     name: str
@@ -121,6 +129,8 @@ class EngineResult:
     plain_tokens_per_s: float | None
     n_disturbed: int
     n_measured: int
+    n_loops: int
+    n_unsteady: int
     arms: tuple[ArmResult, ...]
     verdict: Verdict
     by_category: Mapping[str, Verdict]

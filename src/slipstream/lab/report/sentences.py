@@ -43,6 +43,12 @@ def disturbed(engine: EngineResult) -> str:
     return f"{n} of {of} of arms count in no speed-up: plain decoding before and after hardly agreed." if n else ""
 
 
+def loops(engine: EngineResult) -> str:
+    """How many prompts favour drafts; empty where none do."""
+    n, of = engine.n_loops, count(sum(engine.prompts.values()), "prompt")
+    return f"Plain decoding answered {n} of {of} by repeating itself: drafts gain more there than elsewhere." if n else ""
+
+
 def missing(
     engine: EngineResult, panel: Panel | None, acceptance: Sequence[Plot], answer: Sequence[Plot], run: Sequence[Plot]
 ) -> Iterator[str]:

@@ -82,6 +82,7 @@ class Engine:
     arms: tuple[Arm, ...]
     lossless: str
     disturbed: str
+    loops: str
     settings: tuple[Written, ...]
     missing: tuple[str, ...]
 
@@ -165,6 +166,7 @@ def _engine(number: int, engine: EngineResult, tuned: Tuned, cost: Plot | None) 
         arms=tuple(_arm(arm, engine.verdict.arm) for arm in ranked),
         lossless=sentences.lossless(arms),
         disturbed=sentences.disturbed(engine),
+        loops=sentences.loops(engine),
         settings=engine.settings,
         missing=tuple(sentences.missing(engine, panel, acceptance, answer, run)) + _no_cost(engine, cost),
     )
