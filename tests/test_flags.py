@@ -14,7 +14,7 @@ from slipstream.engines.flags_llamacpp import PROGRAMS
 from slipstream.errors import InputError
 
 ALONE = "llama.cpp #23988"
-P_MIN = "0.0 today and was 0.75"
+P_MIN = "--spec-draft-p-min 0.75 gives the old behaviour"
 N_MAX = "3 today and was 16"
 
 # Line of old, line of today, and words that must be said of it.
@@ -52,7 +52,11 @@ ARTICLES = [
         "--spec-type draft-mtp --spec-draft-n-max 3",
         ["--spec-type mtp → draft-mtp"],
     ),
-    ("--spec-type ngram-mod", "--spec-type ngram-mod", ["Nothing here is known to be outdated"]),
+    (
+        "--spec-type ngram-mod",
+        "--spec-type ngram-mod",
+        ["Nothing was changed", "llama-server b11434 takes all of these flags"],
+    ),
 ]
 
 LLAMA_CPP = [
@@ -116,7 +120,11 @@ LLAMA_CPP = [
         "llama-speculative -m a -md b --spec-draft-n-max 8",
         ["--draft → --spec-draft-n-max"],
     ),
-    ("llama-speculative -m a -md b", "llama-speculative -m a -md b", ["Nothing here", N_MAX]),
+    (
+        "llama-speculative -m a -md b",
+        "llama-speculative -m a -md b",
+        ["Nothing was changed", "llama-speculative b11434 takes all of these flags", N_MAX],
+    ),
     (
         "llama-speculative-simple -m a -md b --draft-max 8 --draft-p-min 0.9",
         "llama-speculative-simple -m a -md b --spec-draft-n-max 8 --spec-draft-p-min 0.9 --spec-type draft-simple",
@@ -125,7 +133,7 @@ LLAMA_CPP = [
     ("llama serve -m a -hfd b", "llama serve -m a -hfd b --spec-type draft-simple", [ALONE]),
     ("llama-server -m a --draft-max=8", "llama-server -m a --spec-draft-n-max 8", ["reads no ="]),
     ("llama-server -m a --draft_max 8", "llama-server -m a --spec-draft-n-max 8", []),
-    ("llama-server -m a -md b --spec-type none", "llama-server -m a -md b --spec-type none", ["Nothing here"]),
+    ("llama-server -m a -md b --spec-type none", "llama-server -m a -md b --spec-type none", ["Nothing was changed"]),
     ("llama-server -m a --spec-draft-n-max 8", "llama-server -m a --spec-draft-n-max 8", ["Nothing is drafted"]),
 ]
 
@@ -182,7 +190,7 @@ VLLM = [
     (
         "vllm serve big --speculative-config {oops",
         "vllm serve big --speculative-config {oops",
-        ["Nothing here", "is no JSON object"],
+        ["Nothing was changed", "is no JSON object"],
     ),
 ]
 
@@ -283,33 +291,72 @@ def test_separate_words_are_the_same_line(command, old, new, said):
     assert (code, err) == (0, "") and out.splitlines()[0] == new
 
 
-FINE = [
-    "llama-server -m big.gguf -md small.gguf --spec-type draft-simple --spec-draft-n-max 8 --spec-draft-p-min 0.5",
-    "llama-server -hf org/repo:Q4_K_M -ngl 99 -c 8192 --no-such-flag 7 -x -1 --temp 0.0",
-    "vllm serve org/model --max-model-len 8192 --unheard-of",
+COMPARED = {
+    "llama-server -m big.gguf -md small.gguf --spec-type draft-simple --spec-draft-n-max 8 --spec-draft-p-min 0.5": (
+        "llama-server b11434"
+    ),
+    "vllm serve org/model --max-model-len 8192 --spec-method ngram --spec-tokens 4": "vLLM 0.32.0",
+}
+
+
+@pytest.mark.parametrize("line", COMPARED)
+def test_a_line_that_is_fine_says_with_what_it_was_compared(command, line):
+    code, out, _ = command(line)
+    said = f"{COMPARED[line]} takes all of these flags; values were looked at for speculation alone."
+    assert (code, out.splitlines()) == (0, [line, "", "Nothing was changed.", said])
+
+
+def test_an_unknown_flag_is_passed_through_and_named(command):
+    line = "llama-server -hf org/repo:Q4_K_M --spec-type ngram-mod --no-such-flag 7 --temp 0.0"
+    assert command(line)[1].splitlines() == [
+        line,
+        "",
+        "Nothing was changed.",
+        "  llama-server b11434 knows no --no-such-flag and refuses the line.",
+        "All flags were compared with those of llama-server b11434; values only those of speculation.",
+    ]
+
+
+NOT_COMPARED = [
     "lms load org/model --gpu max --context-length 8192",
     "lms server start --port 1234",
+    "sglang serve --model-path m --unheard-of",
+    "mlx_lm.server --model m --unheard-of",
+    "llama bench -m a --unheard-of",
 ]
 
 
-@pytest.mark.parametrize("line", FINE)
-def test_a_line_that_is_fine_says_so_and_unknown_flags_are_passed_through(command, line):
+@pytest.mark.parametrize("line", NOT_COMPARED)
+def test_where_other_flags_are_not_known_they_are_said_not_to_be_looked_at(command, line):
     code, out, _ = command(line)
-    assert (code, out.splitlines()) == (0, [line, "", "Nothing here is known to be outdated."])
+    said = "No outdated flag of speculation is known here; other flags were not looked at."
+    assert (code, out.splitlines()) == (0, [line, "", said])
+
+
+def test_what_was_not_looked_at_is_said_of_a_changed_line_too(command):
+    out = command("lms load big --draft-model small")[1]
+    assert out.splitlines()[-1] == "Flags that are not of speculation were not looked at."
 
 
 def test_json(command):
     code, out, err = command("--json", "llama-server", "-m", "a", "-md", "b", "--draft-max", "16")
     assert (code, err, out.count("\n")) == (0, "", 1)
     data = json.loads(out)
-    assert set(data) == {"engine", "command", "changes", "remarks"}
+    assert set(data) == {"engine", "command", "changes", "remarks", "compared_with", "unknown"}
     assert data["engine"] == "llama.cpp" and data["command"].startswith("llama-server -m a -md b --spec-draft-n-max 16")
     assert data["changes"][0] == {
         "what": "--draft-max → --spec-draft-n-max",
-        "why": "refused today: each type has its own",
+        "why": "llama.cpp refuses it today: each type of draft has a flag of its own for it",
         "since": "llama.cpp #22397",
     }
     assert len(data["remarks"]) == 1
+    assert (data["compared_with"], data["unknown"]) == ("llama-server b11434", [])
+
+
+def test_an_option_behind_a_line_in_quotes_is_said_to_go_before_it(command):
+    code, out, err = command("llama-server -m a", "--json")
+    assert (code, out) == (2, "")
+    assert err == 'slipstream: --json stands behind the line. Options go before it: slipstream flags --json "LINE".\n'
 
 
 def test_help_of_the_line_is_not_ours(command):
@@ -343,6 +390,7 @@ BAD = {
     "another program": ("ollama run gemma4", "'ollama' is no program whose flags are known. Known are llama-server"),
     "another module": ("python -m http.server", "'python -m http.server' is no program whose flags are known"),
     "another program behind one": ("sudo ollama serve", "No program whose flags are known stands behind 'sudo'"),
+    "a name of ours behind another program": ("sudo systemctl start llama", "stands behind 'sudo'"),
     "only variables": ("CUDA_VISIBLE_DEVICES=0", "There is no program"),
     "unknown flags alone": ("--port 80", "Begin with one of llama-server"),
     "two commands": ("cd /models && llama-server -m a", "Give one command alone"),

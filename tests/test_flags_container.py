@@ -53,7 +53,7 @@ def test_what_stands_behind_the_image_is_translated(old, new):
 
 
 def test_a_line_that_is_fine_says_nothing_of_its_image():
-    result = translate(f"{VLLM} --model big")
+    result = translate(f"{VLLM} --model big --spec-method ngram")
     assert (result.engine, result.changes, result.remarks) == ("vllm", (), ())
 
 

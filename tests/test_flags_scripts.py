@@ -72,7 +72,7 @@ LINES = {
     "a type without a length": (
         "llama-server -m a --spec-type ngram-cache --draft-max 8 --draft-min 2",
         "llama-server -m a --spec-type ngram-cache",
-        ["refused today: the types that run here take no length", "no least length"],
+        ["--spec-type ngram-cache has no flag for the length of drafts", "no flag for a least length of drafts"],
     ),
     "a length that no number is": (
         "llama-server -m a --spec-type ngram-simple --draft-max ²",

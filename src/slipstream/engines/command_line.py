@@ -55,7 +55,9 @@ class Line:
 
     before: what stands before the program (variables, `sudo`, a container's options). program: its name, and what names
     it further. words: its arguments. written: how words stood in the line; empty where a shell has read it already.
-    changes, remarks: what was done to it, and what there is to say of what was left.
+    changes, remarks: what was done to it, and what there is to say of what was left. compared_with: the program and
+    release whose flags all its flags were compared with; empty where only those of speculation were looked at.
+    unknown: flags that this program refuses.
     """
 
     before: list[str]
@@ -65,6 +67,8 @@ class Line:
     is_windows: bool = False
     changes: list[Change] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    compared_with: str = ""
+    unknown: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return " ".join(map(self._as_written, [*self.before, *self.program, *self.words]))
@@ -118,6 +122,13 @@ class Line:
         change = Change(what, why, since)
         if change not in self.changes:
             self.changes.append(change)
+
+    def refused(self, flag: str, instead: str = "") -> None:
+        """Names, once, a flag that the program of `compared_with` refuses. instead: what there is to do about it."""
+        if flag not in self.unknown:
+            self.unknown.append(flag)
+            end = f"; {instead}" if instead else ""
+            self.remarks.append(f"{self.compared_with} knows no {flag} and refuses the line{end}.")
 
     def replace(self, flags: Sequence[Flag]) -> None:
         """Replaces the flags of a table, or takes them out."""

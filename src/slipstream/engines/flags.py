@@ -1,11 +1,11 @@
 """Outdated command lines of other engines, turned into today's: which program, its flags, what changed and why.
 
-The tables stand in one file an engine. A flag that no table names is passed through untouched.
+The tables stand in one file an engine. A flag that no table names is passed through untouched; of llama.cpp and vLLM
+it is named where a list of all flags (`flags_known`) lacks it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -16,6 +16,7 @@ from . import flags_llamacpp, flags_lmstudio, flags_mlx, flags_sglang, flags_vll
 from .command_line import Change, Line, is_flag, program_name
 from .flags_container import CONTAINERS, Image, image_in, move
 from .flags_shell import read
+from .flags_wrappers import behind
 
 
 class Dialect(Protocol):
@@ -42,18 +43,23 @@ class Dialect(Protocol):
 DIALECTS: Final[tuple[Dialect, ...]] = (flags_lmstudio, flags_vllm, flags_llamacpp, flags_sglang, flags_mlx)
 BY_FAME: Final[tuple[Dialect, ...]] = (flags_llamacpp, flags_vllm, flags_sglang, flags_mlx, flags_lmstudio)
 KNOWN = ", ".join(name for dialect in BY_FAME for name in dialect.KNOWN) + " and docker run"
-WRAPPERS = ("sudo", "nohup", "time", "env", "exec", "nice", "numactl", "taskset", "uv", "uvx")
-VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A command line of today. remarks: what there is to know about it, though nothing was changed for it."""
+    """A command line of today.
+
+    remarks: what there is to know about it, though nothing was changed for it. compared_with: the program and release
+    whose flags all flags of the line were compared with; empty where only those of speculation were looked at.
+    unknown: flags of the line that this program refuses.
+    """
 
     engine: str
     command: str
     changes: tuple[Change, ...]
     remarks: tuple[str, ...]
+    compared_with: str
+    unknown: tuple[str, ...]
 
 
 class Place(NamedTuple):
@@ -82,21 +88,27 @@ def translate(line: str | Sequence[str]) -> Translation:
     dialect.modernise(result)
     if image and result.changes:
         result.remarks.append(f"These are the flags of {image.release}: the image must be as new as that.")
-    return Translation(dialect.ENGINE, str(result), tuple(result.changes), tuple(result.remarks))
+    return Translation(
+        dialect.ENGINE,
+        str(result),
+        tuple(result.changes),
+        tuple(result.remarks),
+        result.compared_with,
+        tuple(result.unknown),
+    )
 
 
 def _find(words: list[str]) -> Place:
     """The program, behind variables and behind what runs it."""
-    at = next((i for i, word in enumerate(words) if not VARIABLE.match(word)), len(words))
-    if at == len(words):
+    first, at = behind(words)
+    if first == len(words):
         raise InputError("There is no program in this command line.", f"Known are {KNOWN}.")
-    if is_flag(words[at]):
-        return _flags_alone(words, at)
-    is_wrapped = program_name(words[at]) in WRAPPERS
-    for place in range(at, len(words) if is_wrapped else at + 1):
-        if found := _program(words, place):
-            return found
-    raise _unknown(words[at:], is_wrapped)
+    if is_flag(words[first]):
+        return _flags_alone(words, first)
+    found = _program(words, at) if at < len(words) else None
+    if found is None:
+        raise _unknown(words[first:], is_wrapped=at != first)
+    return found
 
 
 def _program(words: list[str], at: int) -> Place | None:
@@ -119,7 +131,7 @@ def _flags_alone(words: list[str], at: int) -> Place:
     raise InputError("These flags stand without a program, and none is known.", f"Begin with one of {KNOWN}.")
 
 
-def _unknown(words: list[str], is_wrapped: bool) -> InputError:
+def _unknown(words: list[str], *, is_wrapped: bool) -> InputError:
     if is_wrapped:
         return InputError(f"No program whose flags are known stands behind {words[0]!r}.", f"Known are {KNOWN}.")
     is_module = program_name(words[0]).startswith("python") and words[1:2] == ["-m"]

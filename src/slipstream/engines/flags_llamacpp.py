@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import Final
 
 from .command_line import Flag, Line, is_joined, name_of, program_name
+from .flags_llamacpp_known import compare, program_of
 from .flags_llamacpp_variables import rename, set_variable, variable
 
 ENGINE: Final = "llama.cpp"
@@ -32,6 +33,11 @@ KNOWN = (
 DRAFTS = ("--spec-draft-model", "--model-draft", "-md", "--spec-draft-hf", "--hf-repo-draft", "-hfd", "-hfrd")
 N_MAX = ("--draft", "--draft-n", "--draft-max")
 N_MIN = ("--draft-min", "--draft-n-min")
+DRAFTING = ("--spec-default", "--fim-qwen-7b-spec", "--fim-qwen-14b-spec")
+"""Flags that bring drafts without a type or a model."""
+
+OWN_LENGTH = "llama.cpp refuses it today: each type of draft has a flag of its own for it"
+
 SWITCHES = {("-fa", "--flash-attn"): "llama.cpp #15434", ("-co", "--color"): ""}
 """Flags that were said alone and take on, off or auto today, and since when."""
 
@@ -107,6 +113,7 @@ def modernise(line: Line) -> None:
     _split_lengths(line, N_MAX, "n-max")
     _split_lengths(line, N_MIN, "n-min")
     _give_switches_values(line)
+    compare(line)
     if not _drafts_by_itself(line):
         _turn_on(line)
     _say_defaults(line)
@@ -197,17 +204,19 @@ def _split_lengths(line: Line, old: tuple[str, ...], name: str) -> None:
         line.put(flag, value, at=at)
     shortened = [] if name == "n-min" else _shorten_maps(line, [k for k in kinds if k in MAPS], value, at)
     if new or shortened:
-        line.note(f"{written} → {' and '.join([*new, *shortened])}", "refused today: each type has its own", REFACTORED)
+        line.note(f"{written} → {' and '.join([*new, *shortened])}", OWN_LENGTH, REFACTORED)
     else:
-        line.note(f"{written} {value} taken out", f"refused today: {_no_length(kinds, name)}", REFACTORED)
+        why = f"llama.cpp refuses it today, and {_no_length(kinds, name)}"
+        line.note(f"{written} {value} taken out", why, REFACTORED)
 
 
 def _no_length(kinds: list[str], name: str) -> str:
     if name == "n-min":
-        return "the types that run here have no least length"
-    if not any(kind in MAPS for kind in kinds):
-        return "the types that run here take no length"
-    return f"drafts of these types are as long as --spec-TYPE-size-m says, {MAP_LENGTH} unless given"
+        return f"--spec-type {','.join(kinds)} has no flag for a least length of drafts"
+    maps = [f"--spec-{kind}-size-m" for kind in kinds if kind in MAPS]
+    if not maps:
+        return f"--spec-type {','.join(kinds)} has no flag for the length of drafts"
+    return f"drafts are as long as {' and '.join(maps)} says, {MAP_LENGTH} tokens unless given"
 
 
 def _shorten_maps(line: Line, kinds: list[str], value: str, at: int) -> list[str]:
@@ -245,8 +254,7 @@ def _turn_on(line: Line) -> None:
     """A draft model alone turns nothing on, and neither do lengths."""
     kinds, draft = _types_of(line), _draft_of(line)
     if draft is None:
-        lengths = any(name_of(word).startswith("--spec-draft-") for word in line.words)
-        if lengths and not kinds and not line.has("--mtp", "--eagle3", "--dflash", "--spec-default"):
+        if program_of(line) and not kinds and not line.has(*DRAFTING):
             line.remarks.append("Nothing is drafted by this line: it has neither --spec-type nor a draft model.")
         return
     if "none" in kinds or line.has("--spec-default") or any(kind.startswith("draft-") for kind in kinds):
@@ -275,5 +283,5 @@ def _say_defaults(line: Line) -> None:
     if not (by_itself or line.has("--spec-draft-p-min") or variable(line, "SPEC_DRAFT_P_MIN")):
         line.remarks.append(
             "--spec-draft-p-min is not given: it is 0.0 today and was 0.75 (llama.cpp #25792), so a draft no longer "
-            "ends where the draft model is unsure."
+            "ends where the draft model is unsure. --spec-draft-p-min 0.75 gives the old behaviour."
         )

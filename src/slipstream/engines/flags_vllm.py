@@ -9,12 +9,19 @@ from typing import Any, Final
 from slipstream.errors import InputError
 
 from .command_line import Flag, Line, Taken, name_of, program_name
+from .flags_vllm_known import compare
 
 ENGINE: Final = "vllm"
 MODULE = "vllm.entrypoints.openai.api_server"
 KNOWN = ("vllm serve", f"python -m {MODULE}")
 LEFT = "vLLM 0.8.3, #14434 and #15466"
 CONFIG = ("--speculative-config", "-sc")
+CONFIG_KEYS = tuple(f"{name}." for name in CONFIG)
+"""How flags begin that each give one key of it."""
+
+SHORT = ("--spec-method", "--spec-model", "--spec-tokens")
+"""Flags of three keys of it."""
+
 N_TOKENS = 3
 """Tokens of a draft where a line says none; as llama.cpp and MLX-LM have it."""
 
@@ -83,7 +90,7 @@ def recognise(words: list[str]) -> int:
 
 def claims(words: list[str]) -> bool:
     """Whether flags without a program are this engine's."""
-    own = {*KEYS, *CONFIG, "--spec-method", "--spec-model", "--spec-tokens", *(old for f in FLAGS for old in f.old)}
+    own = {*KEYS, *CONFIG, *SHORT, *(old for f in FLAGS for old in f.old)}
     return any(name_of(word) in own for word in words)
 
 
@@ -94,6 +101,8 @@ def modernise(line: Line) -> None:
     _logprobs(line)
     line.replace(FLAGS)
     _methods(line)
+    compare(line)
+    _say_nothing_is_drafted(line)
 
 
 def _serve(line: Line) -> None:
@@ -211,6 +220,13 @@ def _methods(line: Line) -> None:
             line.note(f'"{key}" taken out', "vLLM knows no such key any more")
     if fixed != config and (found := line.take(*CONFIG)) is not None:
         line.put(found.name, _json(fixed), at=found.at)
+
+
+def _say_nothing_is_drafted(line: Line) -> None:
+    """Says it unless a change has; what a file of --config holds is not known."""
+    given = line.has(*CONFIG, *SHORT, "--config") or any(name_of(word).startswith(CONFIG_KEYS) for word in line.words)
+    if not given and not any(change.why == GONE_WHY for change in line.changes):
+        line.remarks.append("Nothing is drafted by this line: it has neither --speculative-config nor --spec-method.")
 
 
 def _parsed(text: str) -> object:
