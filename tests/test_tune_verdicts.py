@@ -74,6 +74,14 @@ def test_a_setting_that_drafted_nothing_cannot_be_the_one(tmp_path):
     assert overall([none, example("draft", 1.2)], "draft", about).arm == "draft"
 
 
+def test_one_prompt_is_not_enough_and_is_not_called_short(tmp_path):
+    one_prompt = replace(example("ngram", 1.3), overall=None, n_compared=1)
+    about = Circumstances(Drift(0.0, 1), fresh=True)
+    assert "No setting was measured on two prompts" in overall([one_prompt], None, about).reason
+    short = replace(one_prompt, tokens_per_s=None)
+    assert "Answers were too short" in overall([short], None, about).reason
+
+
 def test_settings_that_there_was_no_time_for_are_counted(tmp_path):
     missed = replace(example("other", 1.0), overall=None, reason=NOT_MEASURED, state="dropped")
     about = Circumstances(Drift(0.0, 1), fresh=True)
@@ -251,7 +259,15 @@ def test_a_prompt_that_is_answered_with_an_error_is_left_out(tmp_path):
     found = one(run(simulated, tmp_path))
     assert found.verdict.arm.startswith("ngram")
     refused = [prompt for _, prompt in simulated.asked if prompt == "chat: prompt 3"]
-    assert len(refused) <= 1, "it is not asked again"
+    assert len(refused) == 2, "once more, and not again"
+
+
+def test_an_error_by_chance_condemns_no_setting(tmp_path):
+    """One request in 25 is answered with an error; asked again, it is answered."""
+    simulated = engine(World(by_kind(ngram=1.5), by_kind(ngram=2.0)))
+    simulated.refuses = lambda settings, prompt: len(simulated.asked) % 25 == 0
+    found = one(run(simulated, tmp_path))
+    assert found.verdict.arm.startswith("ngram") and not any(a.state == "failed" for a in found.arms)
 
 
 def test_an_arm_that_answers_errors_where_plain_decoding_does_not_has_failed(tmp_path):

@@ -66,13 +66,14 @@ def tune(
 
     names = _engine_names(engine)
     urls = _by_engine("--url", url, names)
-    engines = _engines(names, _programs(program, names), urls)
+    programs = _programs(program, names)
+    engines = _engines(names, programs, urls)
     seconds, sizes = _seconds(budget), _numbers(concurrency)
     chosen = workload.read(prompts) if prompts else workload.built_in_for_tuning()
     reads_files = any(name in USUAL and name not in urls for name in names)
     if reads_files:
         model, draft = _file(model), _file(draft) if draft else None
-    asked = Asked(model, draft, tokens, seconds, sizes, urls)
+    asked = Asked(model, draft, tokens, seconds, sizes, urls, programs)
     folder = _folder(out, resume, model)
     command = shlex.join(["slipstream", *sys.argv[1:]])
     try:

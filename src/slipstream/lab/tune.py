@@ -41,7 +41,8 @@ BYTES_A_TOKEN = 3
 class Asked:
     """What a run is to find out.
 
-    urls: of servers that run already, by engine. concurrency: numbers of requests at once.
+    urls: of servers that run already, by engine. concurrency: numbers of requests at once. programs: by engine, those
+    that were named.
 
     Raises InputError for values out of range.
     """
@@ -52,6 +53,7 @@ class Asked:
     budget_s: float = 600.0
     concurrency: tuple[int, ...] = (1,)
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.n_tokens < 16:
@@ -74,40 +76,40 @@ def tune(
     """Measures until the budget is spent or nothing is left to ask; goes on where the journal in `folder` ends.
 
     A larger budget than the journal's is spent behind the smaller one, whose decisions are repeated as they were.
-    Raises InputError for prompts that are too few and for a journal of other settings, and EngineError where not one
-    engine could be measured, with the first one's last lines.
+    Raises InputError for prompts that are too few and for what `Journal` refuses, and EngineError where not one engine
+    could be measured, with the first one's last lines.
     """
     all_pools = {n: pools(prompts, n) for n in asked.concurrency}
     budget = Budget(asked.budget_s, clock)
-    journal = Journal(_made(folder) / JOURNAL, _identity(asked, engines, prompts), _about(command), budget)
-    n_ctx = _n_ctx(prompts, asked.n_tokens)
-    runs: list[Rounds] = []
-    for engine in engines:
-        for n in asked.concurrency:
-            settings = Settings(asked.model, draft=asked.draft, n_ctx=n_ctx, parallel=n)
-            url = _only(asked.urls.get(engine.name, ()))
-            bench = Bench(engine, settings, asked.n_tokens, url, journal, budget, clock, watch)
-            runs.append(Rounds(bench, all_pools[n], settings))
-    for seconds in journal.budgets:
-        budget.seconds = seconds
-        for i, rounds in enumerate(runs):
-            rounds.run(until_s=budget.spent_s + budget.left_s / (len(runs) - i))
-            _keep_costs(rounds.bench.engine, journal)
-    if not any(rounds.bench.plain_visits for rounds in runs):
-        raise EngineError(runs[0].broke)
-    return Tuned(
-        slipstream=__version__,
-        started=journal.about["began"],
-        seconds=budget.spent_s,
-        command=journal.about["command"],
-        machine=in_words(),
-        model=asked.model,
-        draft=asked.draft,
-        n_tokens=asked.n_tokens,
-        prompts=dict(Counter(prompt.category for prompt in prompts)),
-        engines=engine_results(runs),
-        cost=journal.cost,
-    )
+    with Journal(_made(folder) / JOURNAL, _identity(asked, engines, prompts), _about(command), budget) as journal:
+        n_ctx = _n_ctx(prompts, asked.n_tokens)
+        runs: list[Rounds] = []
+        for engine in engines:
+            for n in asked.concurrency:
+                settings = Settings(asked.model, draft=asked.draft, n_ctx=n_ctx, parallel=n)
+                url = _only(asked.urls.get(engine.name, ()))
+                bench = Bench(engine, settings, asked.n_tokens, url, journal, budget, clock, watch)
+                runs.append(Rounds(bench, all_pools[n], settings))
+        for seconds in journal.budgets:
+            budget.seconds = seconds
+            for i, rounds in enumerate(runs):
+                rounds.run(until_s=budget.spent_s + budget.left_s / (len(runs) - i))
+                _keep_costs(rounds.bench.engine, journal)
+        if not any(rounds.bench.plain_visits for rounds in runs):
+            raise EngineError(runs[0].broke)
+        return Tuned(
+            slipstream=__version__,
+            started=journal.about["began"],
+            seconds=budget.spent_s,
+            command=journal.about["command"],
+            machine=in_words(),
+            model=asked.model,
+            draft=asked.draft,
+            n_tokens=asked.n_tokens,
+            prompts=dict(Counter(prompt.category for prompt in prompts)),
+            engines=engine_results(runs),
+            cost=journal.cost,
+        )
 
 
 def _made(folder: Path) -> Path:
@@ -141,7 +143,7 @@ def _points(curve: CostCurve) -> list[CostPoint]:
 
 def _n_ctx(prompts: Sequence[Prompt], n_tokens: int) -> int:
     """Context for the longest prompt and its answer."""
-    longest = max(sum(len(m["content"].encode()) for m in prompt.messages) for prompt in prompts)
+    longest = max(sum(len(m["content"].encode(errors="surrogatepass")) for m in prompt.messages) for prompt in prompts)
     needed = longest // BYTES_A_TOKEN + n_tokens + CTX_MARGIN
     return max(MIN_CTX, -(-needed // CTX_STEP) * CTX_STEP)
 
@@ -155,7 +157,8 @@ def _identity(asked: Asked, engines: Sequence[Engine], prompts: Sequence[Prompt]
         "draft": asked.draft and _named(asked.draft),
         "prompts": hashlib.sha256(texts.encode(errors="surrogatepass")).hexdigest()[:16],
         "slipstream": __version__,
-        "engines": {engine.name: engine.version for engine in engines},
+        # Those of servers are known once they are asked, and stand in the journal with what was measured.
+        "engines": {engine.name: "" if engine.name in asked.urls else engine.version for engine in engines},
     }
 
 

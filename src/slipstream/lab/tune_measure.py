@@ -13,7 +13,7 @@ from operator import add
 
 from slipstream.engines.protocol import Answer, Counters, Engine, Option, Request, Settings
 from slipstream.errors import EngineError, SlipstreamError
-from slipstream.lab.tune_journal import Budget, Journal, Where
+from slipstream.lab.tune_journal import Budget, Journal, Unwritable, Where
 from slipstream.lab.tune_statistics import disturbed
 from slipstream.lab.tune_tasks import Task
 from slipstream.lab.tune_visit import Block, Measured, Role, Visit
@@ -189,12 +189,12 @@ class Bench:
 
     def _visit(self, settings: Settings, tasks: Sequence[Task], limit_s: float = math.inf) -> Visit:
         names = [task.id for task in tasks]
-        visit = self._journal.replayed(self.where, settings.arm, names)
+        visit = self._journal.replayed(self.where, settings.arm, tasks, self.engine.version)
         if visit is None:
             visit = self._visit_now(settings, tasks, limit_s)
             if visit.failed and settings == self.plain:
                 return visit  # not written down: it may end this run, and be mended for the one that goes on
-            self._journal.visited(self.where, names, visit)
+            self._journal.visited(self.where, names, visit, self.engine.version)
         self.pace.learn(visit)
         return visit
 
@@ -212,13 +212,14 @@ class Bench:
                     break
                 self._show(settings, task.category)
                 try:
-                    measured[task.id] = self._ask(task)
+                    measured[task.id] = self._ask_twice(task)
                 except EngineError as error:
-                    self._require_alive(error)
                     refused[task.id] = f"On prompt {task.id}: {error}"
                     continue
                 self._journal.measured(self.where, settings.arm, task.id, measured[task.id])
             counters = _counted(measured, before, self.engine.counters())
+        except Unwritable:
+            raise
         except SlipstreamError as error:
             failed = str(error)
             self._halt()
@@ -249,7 +250,11 @@ class Bench:
             self.engine.stop()
 
     def _warm_up(self) -> None:
-        self.engine.complete(Request(({"role": "user", "content": WARM_UP},), N_WARM_UP))
+        request = Request(({"role": "user", "content": WARM_UP},), N_WARM_UP)
+        try:
+            self.engine.complete(request)
+        except EngineError:
+            self.engine.complete(request)
 
     def _require_alive(self, error: EngineError) -> None:
         """Raises the error if the engine answers nothing else either."""
@@ -257,6 +262,18 @@ class Bench:
             self._warm_up()
         except SlipstreamError:
             raise error from None
+
+    def _ask_twice(self, task: Task) -> Measured:
+        """Once more after an error of an engine that goes on: one of a hundred requests may fail by chance."""
+        try:
+            return self._ask(task)
+        except EngineError as error:
+            self._require_alive(error)
+        try:
+            return self._ask(task)
+        except EngineError as error:
+            self._require_alive(error)
+            raise
 
     def _ask(self, task: Task) -> Measured:
         requests = [Request(prompt.messages, self._n_tokens) for prompt in task.prompts]

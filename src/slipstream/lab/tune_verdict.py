@@ -113,6 +113,8 @@ def _nothing_measured(arms: Sequence[ArmResult], about: Circumstances) -> Verdic
         return Verdict(None, None, f"No setting could be measured. {failed[0].arm}: {failed[0].reason}")
     if arms and all(arm.reason.startswith("not run") for arm in arms):
         return Verdict(None, None, f"No speculation can be had here. {_not_run(arms)}")
+    if any(arm.tokens_per_s for arm in arms):
+        return Verdict(None, None, f"No setting was measured on two prompts, which an interval needs. {MORE}")
     if any(arm.n_compared for arm in arms):
         return Verdict(None, None, "Answers were too short to tell of speed. Give prompts with longer ones.")
     needed = f"a --budget of about {max(math.ceil(about.needed_s / 60), 1)}m{_going_by(about)}."

@@ -46,7 +46,8 @@ def disturbed(engine: EngineResult) -> str:
 def loops(engine: EngineResult) -> str:
     """How many prompts favour drafts; empty where none do."""
     n, of = engine.n_loops, count(sum(engine.prompts.values()), "prompt")
-    return f"Plain decoding answered {n} of {of} by repeating itself: drafts gain more there than elsewhere." if n else ""
+    why = "drafts gain more there than elsewhere"
+    return f"Plain decoding answered {n} of {of} by repeating itself: {why}." if n else ""
 
 
 def missing(
