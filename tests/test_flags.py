@@ -359,6 +359,34 @@ def test_an_option_behind_a_line_in_quotes_is_said_to_go_before_it(command):
     assert err == 'slipstream: --json stands behind the line. Options go before it: slipstream flags --json "LINE".\n'
 
 
+LONG_NUMBERS = [
+    "sglang serve --speculative-algorithm EAGLE --speculative-num-steps N",
+    "sglang serve --speculative-algorithm EAGLE --speculative-num-draft-tokens N",
+    "llama-server -m a --spec-type ngram-simple --draft-max N",
+    "vllm serve m --speculative-config '{\"n\": N}'",
+]
+
+
+@pytest.mark.parametrize("line", LONG_NUMBERS)
+def test_a_number_longer_than_python_reads_is_left_or_taken_out(command, line):
+    code, _, err = command(line.replace("N", "9" * 5000))
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("hidden", ["\t", "\u202e", "\u200b"])
+def test_what_a_terminal_cannot_show_is_said_to_be_written_otherwise(command, hidden):
+    line = f"llama-server -m a -p 'x{hidden}y' --spec-type ngram-mod"
+    out = command(line)[1]
+    assert "written as escapes here: --json gives it" in out and hidden not in out
+    assert json.loads(command("--json", line)[1])["command"] == line
+
+
+def test_lines_within_quotes_are_shown_as_they_are(command):
+    line = "llama-server -m a -p 'x\ny' --spec-type ngram-mod"
+    out = command(line)[1]
+    assert out.startswith(line) and "--json" not in out
+
+
 def test_help_of_the_line_is_not_ours(command):
     assert command("llama-server", "-h")[1].splitlines()[0] == "llama-server -h"
     assert command("-hf", "big", "-hfd", "small", "--draft-max", "4")[1].startswith("-hf big -hfd small")
@@ -393,12 +421,17 @@ BAD = {
     "a name of ours behind another program": ("sudo systemctl start llama", "stands behind 'sudo'"),
     "only variables": ("CUDA_VISIBLE_DEVICES=0", "There is no program"),
     "unknown flags alone": ("--port 80", "Begin with one of llama-server"),
+    "two lines": ("llama-server -m a --draft-max 3\nllama-cli -m b", "'llama-cli' begins a line, and so a second"),
     "two commands": ("cd /models && llama-server -m a", "Give one command alone"),
     "a pipe": ("llama-server -m a | tee log", "'|' joins commands"),
     "output elsewhere": ("llama-server -m a 2>log", "sends output elsewhere"),
     "no value": ("llama-server -m a --draft-max", "--draft-max has no value"),
-    "a word for a number": ("vllm serve m --num-speculative-tokens five", "takes a number, not 'five'"),
-    "a digit that is none": ("vllm serve m --num-speculative-tokens ²", "takes a number, not '²'"),
+    "a word for a number": (
+        "vllm serve m --num-speculative-tokens five",
+        "takes a number of at most 9 digits, not 'five'",
+    ),
+    "a digit that is none": ("vllm serve m --num-speculative-tokens ²", "takes a number of at most 9 digits, not '²'"),
+    "a number without an end": (f"vllm serve m --num-speculative-tokens {'9' * 5000}", "at most 9 digits, not '999"),
     "two objects, one broken": ("vllm serve m --speculative-model d -sc {oops", "-sc '{oops' is no JSON object"),
     "a flag for a value": ("llama-server -m a --draft-max --draft-min 3", "--draft-max has no value"),
 }

@@ -67,6 +67,8 @@ def test_a_line_that_is_fine_says_nothing_of_its_image():
             'docker run lmsysorg/sglang bash -c "python3 -m sglang.launch_server"',
             "A shell runs within this docker line",
         ),
+        ("docker run --entrypoint /bin/bash vllm/vllm-openai -c 'vllm serve m'", "A shell runs within this docker"),
+        ("podman run --entrypoint=sh vllm/vllm-openai -c 'vllm serve m'", "A shell runs within this podman"),
     ],
 )
 def test_a_container_that_is_not_known_is_refused(line, said):

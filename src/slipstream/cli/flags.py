@@ -47,7 +47,8 @@ def _refuse_options_behind(line: list[str]) -> None:
 
 
 def _print(result: Translation) -> None:
-    typer.echo("\n".join(map(printable, result.command.split("\n"))))
+    shown = "\n".join(map(printable, result.command.split("\n")))
+    typer.echo(shown)
     typer.echo()
     for change in result.changes:
         since = f" ({change.since})" if change.since else ""
@@ -56,6 +57,8 @@ def _print(result: Translation) -> None:
         typer.echo("Nothing was changed.")
     for remark in result.remarks:
         typer.echo(f"  {printable(remark)}")
+    if shown != result.command:
+        typer.echo("  The line holds characters that a terminal cannot show, written as escapes here: --json gives it.")
     typer.echo(_looked_at(result))
 
 

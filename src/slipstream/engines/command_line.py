@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 from slipstream.errors import InputError
 
-from .flags_shell import quoted
+from .flags_word import Word, behind_equals, quoted
+
+N_DIGITS = 9
+"""As many as a number of a line may have."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,14 @@ class Line:
     """A command line that is being changed.
 
     before: what stands before the program (variables, `sudo`, a container's options). program: its name, and what names
-    it further. words: its arguments. written: how words stood in the line; empty where a shell has read it already.
-    changes, remarks: what was done to it, and what there is to say of what was left. compared_with: the program and
-    release whose flags all its flags were compared with; empty where only those of speculation were looked at.
-    unknown: flags that this program refuses.
+    it further. words: its arguments. changes, remarks: what was done to it, and what there is to say of what was left.
+    compared_with: the program and release whose flags all its flags were compared with; empty where only those of
+    speculation were looked at. unknown: flags that this program refuses.
     """
 
     before: list[str]
     program: list[str]
     words: list[str]
-    written: dict[str, str] = field(default_factory=dict)
     is_windows: bool = False
     changes: list[Change] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -74,9 +75,9 @@ class Line:
         return " ".join(map(self._as_written, [*self.before, *self.program, *self.words]))
 
     def _as_written(self, word: str) -> str:
-        if word in self.written:
-            return self.written[word]
-        return list2cmdline([word]) if self.is_windows else quoted(word, expands=bool(self.written))
+        if isinstance(word, Word) and word.written:
+            return word.written
+        return list2cmdline([word]) if self.is_windows else quoted(word)
 
     def index(self, *names: str) -> int | None:
         """Where a flag of one of these names stands; the last one counts, as it does for the programs."""
@@ -126,7 +127,7 @@ class Line:
     def refused(self, flag: str, instead: str = "") -> None:
         """Names, once, a flag that the program of `compared_with` refuses. instead: what there is to do about it."""
         if flag not in self.unknown:
-            self.unknown.append(flag)
+            self.unknown.append(str(flag))
             end = f"; {instead}" if instead else ""
             self.remarks.append(f"{self.compared_with} knows no {flag} and refuses the line{end}.")
 
@@ -143,7 +144,7 @@ class Line:
     def _values(self, at: int, n: int) -> list[str]:
         word = self.words[at]
         if is_joined(word):
-            return [word.partition("=")[2]]
+            return [behind_equals(word)]
         values = self.words[at + 1 : at + 1 + n]
         if len(values) < n or any(is_flag(value) for value in values):
             raise InputError(f"{word} has no value.", "Give the command line as it was run.")
@@ -165,6 +166,11 @@ def program_name(word: str) -> str:
 def is_joined(word: str) -> bool:
     """Whether the value stands in the same word, behind `=`."""
     return re.match(r"--[A-Za-z][\w-]*=", word) is not None
+
+
+def is_count(text: str) -> bool:
+    """Whether it is a number that a line may hold; Python reads no longer ones than 4300 digits."""
+    return text.isdecimal() and len(text) <= N_DIGITS
 
 
 def is_flag(word: str) -> bool:

@@ -77,10 +77,10 @@ def translate(line: str | Sequence[str]) -> Translation:
     Flags without a program are taken for those of the engine that has them. Raises InputError for quotes without an
     end, more than one command, a program or image that is not known, and a flag that lacks its value.
     """
-    words, written, is_windows, is_typeset = read(line)
+    words, is_windows, is_typeset = read(line)
     dialect, at, n_program, image = _find(words)
     end = at + n_program
-    result = Line(words[:at], words[at:end], words[end:], written, is_windows)
+    result = Line(words[:at], words[at:end], words[end:], is_windows)
     if is_typeset:
         result.note("quotes and dashes of print → plain ones", "a shell knows no others")
     if image:

@@ -39,7 +39,7 @@ def image_in(words: list[str], at: int) -> Image:
     for i, word in enumerate(words[at:], at):
         parts = PARTS.fullmatch(word)
         if parts and parts["name"] in IMAGES:
-            if words[i + 1 : i + 2] and program_name(words[i + 1]) in SHELLS:
+            if {program_name(run) for run in [*words[i + 1 : i + 2], *_entrypoints(words[at:i])]} & set(SHELLS):
                 raise InputError(f"A shell runs within this {program} line.", "Give the line within its quotes alone.")
             return Image(i, parts["name"], *IMAGES[parts["name"]])
     raise InputError(
@@ -48,8 +48,14 @@ def image_in(words: list[str], at: int) -> Image:
     )
 
 
+def _entrypoints(options: list[str]) -> list[str]:
+    return re.findall(r"--entrypoint[= ](\S+)", " ".join(options))
+
+
 def move(line: Line, image: Image) -> None:
     """An image that is published under another name today."""
     if new := MOVED.get(image.name):
-        line.before[image.at] = line.before[image.at].replace(image.name, new)
+        word = line.before[image.at]
+        start = word.index(image.name)
+        line.before[image.at] = word[:start] + new + word[start + len(image.name) :]
         line.note(f"{image.name} → {new}", "the project moved, and publishes its images there", "llama.cpp #11801")

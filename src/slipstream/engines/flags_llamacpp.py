@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Final
 
-from .command_line import Flag, Line, is_joined, name_of, program_name
+from .command_line import Flag, Line, is_count, is_joined, name_of, program_name
 from .flags_llamacpp_known import compare, program_of
 from .flags_llamacpp_variables import rename, set_variable, variable
+from .flags_word import behind_equals, expands, joined, parted
 
 ENGINE: Final = "llama.cpp"
 REFACTORED = "llama.cpp #22397"
@@ -136,7 +137,7 @@ def _rename_program(line: Line) -> None:
 
 def _part_values(line: Line) -> None:
     if any(map(is_joined, line.words)):
-        parts = [word.split("=", 1) if is_joined(word) else [word] for word in line.words]
+        parts = [[word.partition("=")[0], behind_equals(word)] if is_joined(word) else [word] for word in line.words]
         line.words[:] = [part for pair in parts for part in pair]
         line.note("--flag=value → --flag value", "llama.cpp reads no = within a flag")
 
@@ -155,12 +156,12 @@ def _never_flags(line: Line) -> None:
 
 def _flag_types(line: Line) -> list[str]:
     """The types of all flags; llama.cpp adds them up."""
-    return [kind for kind in ",".join(line.all_values("--spec-type")).split(",") if kind]
+    return [kind for value in line.all_values("--spec-type") for kind in parted(value, ",") if kind]
 
 
 def _types_of(line: Line) -> list[str]:
     """The types of the flags and of the variable."""
-    return [kind for kind in variable(line, "SPEC_TYPE").split(",") if kind] + _flag_types(line)
+    return [kind for kind in parted(variable(line, "SPEC_TYPE"), ",") if kind] + _flag_types(line)
 
 
 def _rename_types(line: Line) -> None:
@@ -168,15 +169,15 @@ def _rename_types(line: Line) -> None:
         if kind in TYPES:
             new, since = TYPES[kind]
             line.note(f"--spec-type {kind} → {new}", "types that draft with a model begin with draft-", since)
-        elif kind not in TODAY and "$" not in kind:
+        elif kind not in TODAY and not expands(kind):
             line.remarks.append(f"{kind!r} is no type that llama.cpp knows. Types are {', '.join(TODAY)}.")
     if any(kind in TYPES for kind in _flag_types(line)):
         line.set("--spec-type", _todays(_flag_types(line)))
-    set_variable(line, "SPEC_TYPE", _todays(variable(line, "SPEC_TYPE").split(",")))
+    set_variable(line, "SPEC_TYPE", _todays(parted(variable(line, "SPEC_TYPE"), ",")))
 
 
 def _todays(kinds: list[str]) -> str:
-    return ",".join(TYPES.get(kind, (kind, ""))[0] for kind in kinds)
+    return joined(",", (TYPES.get(kind, (kind, ""))[0] for kind in kinds))
 
 
 def _split_ngram_flags(line: Line) -> None:
@@ -225,7 +226,7 @@ def _shorten_maps(line: Line, kinds: list[str], value: str, at: int) -> list[str
     for kind in kinds:
         flag = f"--spec-{kind}-size-m"
         length = line.value(flag) or str(MAP_LENGTH)
-        if value.isdecimal() and length.isdecimal() and int(value) < int(length):
+        if is_count(value) and is_count(length) and int(value) < int(length):
             line.take(flag)
             line.put(flag, value, at=min(at, len(line.words)))
             shortened.append(flag)
@@ -260,7 +261,7 @@ def _turn_on(line: Line) -> None:
     if "none" in kinds or line.has("--spec-default") or any(kind.startswith("draft-") for kind in kinds):
         return
     kind = _kind_of(draft)
-    line.set("--spec-type", ",".join([*_flag_types(line), kind]))
+    line.set("--spec-type", joined(",", [*_flag_types(line), kind]))
     why = "a draft model alone no longer turns speculation on: it was loaded and never asked, without a word"
     if line.program and program_name(line.program[0]) == "llama-speculative-simple":
         why = "a draft model alone no longer turns speculation on: the program ends with an error"

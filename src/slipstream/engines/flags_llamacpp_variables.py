@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .command_line import Line
+from .flags_word import behind_equals
 
 PREFIX: Final = "LLAMA_ARG_"
 
@@ -23,11 +24,11 @@ UNREAD = {
 def rename(line: Line) -> None:
     """Variables of old, to today's names."""
     for at, word in enumerate(line.before):
-        name, is_set, value = word.partition("=")
+        name, is_set, _ = word.partition("=")
         old = name.removeprefix(PREFIX)
         new = REFUSED.get(old) or UNREAD.get(old)
         if is_set and new and name.startswith(PREFIX):
-            line.before[at] = f"{PREFIX}{new}={value}"
+            line.before[at] = f"{PREFIX}{new}=" + behind_equals(word)
             why = "refused today" if old in REFUSED else "today's name; the old one is not read"
             line.note(f"{name} → {PREFIX}{new}", why)
 
@@ -35,10 +36,11 @@ def rename(line: Line) -> None:
 def set_variable(line: Line, name: str, value: str) -> None:
     """Gives a variable that is set another value. name: without its prefix."""
     start = f"{PREFIX}{name}="
-    line.before[:] = [start + value if word.startswith(start) else word for word in line.before]
+    if value != variable(line, name):
+        line.before[:] = [start + value if word.startswith(start) else word for word in line.before]
 
 
 def variable(line: Line, name: str) -> str:
     """The value of a variable; empty where it is not set. name: without its prefix."""
     start = f"{PREFIX}{name}="
-    return next((word.removeprefix(start) for word in line.before if word.startswith(start)), "")
+    return next((behind_equals(word) for word in line.before if word.startswith(start)), "")

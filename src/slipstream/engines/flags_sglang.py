@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .command_line import Flag, Line, name_of, program_name
+from .command_line import Flag, Line, is_count, name_of, program_name
 
 ENGINE: Final = "sglang"
 MODULE = "sglang.launch_server"
@@ -87,7 +87,7 @@ def _all_three(line: Line) -> None:
     values = {flag: line.value(flag) for flag in (STEPS, TOPK, WIDTH)}
     if all(value is None for value in values.values()):
         return
-    if any(value is not None and not value.isdecimal() for value in values.values()):
+    if any(value is not None and not is_count(value) for value in values.values()):
         return
     why = "SGLang takes all three lengths or none"
     topk = values[TOPK] or "1"

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from slipstream.errors import InputError
 
-from .command_line import Flag, Line, Taken, name_of, program_name
+from .command_line import N_DIGITS, Flag, Line, Taken, is_count, name_of, program_name
 from .flags_vllm_known import compare
+from .flags_word import Part, Word, expands, joined, parts_of
 
 ENGINE: Final = "vllm"
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -122,7 +123,7 @@ def _one_object(line: Line) -> None:
     if not taken:
         return
     given = _given(line)
-    config = {**{key: _value(line, found, key) for found, key in taken}, **given}
+    config = {**{key: _value(found, key) for found, key in taken}, **given}
     method = str(config.get("method") or _method_of(str(config.get("model") or "")))
     if method in GONE:
         flags = " and ".join(found.name for found, _ in taken)
@@ -138,21 +139,27 @@ def _one_object(line: Line) -> None:
 def _given(line: Line) -> dict[str, Any]:
     """The object that the line has already, taken out. Raises InputError where it is none."""
     found = line.take(*CONFIG)
+    if found and expands(found.value):
+        raise InputError(
+            f"{found.name} holds what a shell puts in, and so cannot be joined with flags of old.",
+            "Write its values out, or write the flags into it.",
+        )
     config = _parsed(found.value) if found else {}
     if found and not isinstance(config, dict):
         raise InputError(f"{found.name} {found.value[:60]!r} is no JSON object.", "Mend it, or leave it out.")
     return config if isinstance(config, dict) else {}
 
 
-def _value(line: Line, found: Taken, key: str) -> str | int:
+def _value(found: Taken, key: str) -> str | int:
     """The value in the object. Raises InputError where it should be a number."""
     text = found.value
-    if line.written and text.startswith("~/"):
-        return "$HOME" + text[1:]  # within the object no shell reads ~
-    if key in WORDS or re.search(r"[$<]", text):
+    if key in WORDS or expands(text) or "<" in text:
         return text
-    if not text.isdecimal():
-        raise InputError(f"{found.name} takes a number, not {text[:60]!r}.", "Give the command line as it was run.")
+    if not is_count(text):
+        raise InputError(
+            f"{found.name} takes a number of at most {N_DIGITS} digits, not {text[:60]!r}.",
+            "Give the command line as it was run.",
+        )
     return int(text)
 
 
@@ -197,7 +204,7 @@ def _logprobs(line: Line) -> None:
 def _methods(line: Line) -> None:
     """Names of methods within the object, and methods and keys that are gone."""
     text = line.value(*CONFIG)
-    if text is None or "$" in text:
+    if text is None or expands(text):
         return
     config = _parsed(text)
     if not isinstance(config, dict):
@@ -238,4 +245,17 @@ def _parsed(text: str) -> object:
 
 
 def _json(config: dict[str, Any]) -> str:
-    return json.dumps(config, ensure_ascii=False)
+    """The object as a word, in which a shell still puts in what it put in outside."""
+    members = (joined(": ", [_json_of(key), _json_of(value)]) for key, value in config.items())
+    return "{" + joined(", ", members) + "}"
+
+
+def _json_of(value: object) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    parts = [Part(text if does_expand else _in_json(text), does_expand) for text, does_expand in parts_of(value)]
+    return '"' + Word(parts) + '"'
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
