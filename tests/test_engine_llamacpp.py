@@ -55,7 +55,7 @@ else:
     if "--spec-type" in given:
         fields["speculative.types"] = of("--spec-type").split(",")
         fields["speculative.ngram_map_k.size_m"] = int(of("--spec-ngram-map-k-size-m"))
-    os.execv("{python}", ["{python}", "-m", "slipstream.engines.llamacpp_child", json.dumps(fields)])
+    os.execv("{python}", ["{python}", "-m", "slipstream.engines.llamacpp_child", json.dumps(fields), str(os.getppid())])
 """
 
 
@@ -182,7 +182,8 @@ class TestWheel:
     def test_a_server_that_dies_is_told_with_its_last_lines(self, engine: LlamaCppEngine, plain: Settings) -> None:
         engine.start(plain)
         process_of(engine).kill()
-        with pytest.raises(EngineError, match=r"(?s)llama\.cpp ended while it answered.*Its last lines:.*listening"):
+        said = r"(?s)llama\.cpp ended while it answered \(exit status -9\).*Its last lines:.*listening"
+        with pytest.raises(EngineError, match=said):
             engine.complete(SHORT)
 
     def test_a_model_that_is_not_there(self, engine: LlamaCppEngine) -> None:

@@ -12,7 +12,7 @@ from slipstream.engines.lmstudio import PATH, LmStudioEngine
 from slipstream.engines.protocol import Counters, Engine, Request, Settings, Speculation
 from slipstream.errors import EngineError, InputError
 
-ASKED = Request(({"role": "user", "content": "Hello"},), 8)
+ASKED = Request(({"role": "user", "content": "Hello"},), 16)
 PLAIN = Settings("qwen-7b")
 DRAFTED = Settings("qwen-7b", (Speculation("draft_model"),), "qwen-0.5b")
 COUNTS = {

@@ -12,13 +12,12 @@ from gguf_files import TOKENS
 from stand_ins import Reply, StandIn, as_json, delta, events, standing_in
 
 from slipstream.engines.mlx_lm import MlxLmEngine
-from slipstream.engines.protocol import Request, Settings, Speculation
+from slipstream.engines.protocol import Answer, Request, Settings, Speculation
 from slipstream.errors import EngineError, InputError
 
 HELLO = Request(({"role": "user", "content": "Hello"},), 8)
 PLAIN = Settings("org/big")
 DRAFTED = Settings("org/big", (Speculation("draft_model", 4),), draft="org/small")
-USAGE = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}}
 CHAT = "/v1/chat/completions"
 
 SERVER = """
@@ -45,7 +44,7 @@ with standing_in(StandIn(answers), int(sys.argv[sys.argv.index("--port") + 1])):
 def server():
     routes = {
         ("GET", "/health"): lambda _: as_json({"status": "ok"}),
-        ("POST", CHAT): lambda _: events(delta("Hi "), delta("there"), USAGE),
+        ("POST", CHAT): lambda asked: events(delta("Hi "), delta("there"), usage(min(3, asked["max_tokens"]))),
     }
     with standing_in(StandIn(routes)) as stand_in:
         yield stand_in
@@ -68,6 +67,10 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     engine.stop()
 
 
+def usage(n_tokens: int) -> dict[str, Any]:
+    return {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": n_tokens, "total_tokens": 5 + n_tokens}}
+
+
 def fields(server: StandIn) -> list[dict[str, Any]]:
     """What was asked for beside what every request has, and how many tokens."""
     names = ("model", "max_tokens", "draft_model", "num_draft_tokens")
@@ -86,6 +89,19 @@ def test_an_attached_server_is_asked_for_the_draft_with_each_request(server: Sta
 def test_plain_decoding_turns_a_draft_of_the_server_off(server: StandIn, attached: MlxLmEngine) -> None:
     attached.start(PLAIN)
     assert fields(server) == [{"model": "org/big", "max_tokens": 1, "draft_model": None}]
+
+
+def test_a_drafted_answer_is_timed_behind_its_first_round(
+    server: StandIn, attached: MlxLmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLX-LM drafts before the first token, too, so a whole round comes at once."""
+    times = ((1.0, 1), (1.001, 2), (1.002, 3), (2.0, 4), (2.001, 5), (2.002, 6))
+    answer = Answer("text", 6, 1.0, 1.002, times)
+    for settings, speed in ((DRAFTED, 3.0), (PLAIN, 5.0)):
+        attached.start(settings)
+        with monkeypatch.context() as patched:
+            patched.setattr("slipstream.engines.mlx_lm.stream_chat", lambda *_: (answer, {}))
+            assert attached.complete(HELLO).tokens_per_s == pytest.approx(speed, rel=0.01)
 
 
 def test_greedy_requests_name_no_seed_since_that_keeps_it_from_batching(server: StandIn, attached: MlxLmEngine) -> None:

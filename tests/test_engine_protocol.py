@@ -7,15 +7,16 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psutil
 import pytest
 from stand_ins import Reply, StandIn, as_json, delta, events, standing_in
 
-from slipstream.engines.chat_client import body, open_client, stream_chat
+from slipstream.engines.chat_client import behind_first_round, body, open_client, stream_chat
 from slipstream.engines.process import ServerProcess, check_port, free_port
-from slipstream.engines.protocol import Arrivals, Counters, Request, Settings, Speculation
+from slipstream.engines.protocol import Answer, Arrivals, Counters, Request, Settings, Speculation
 from slipstream.engines.registry import ENGINES, engine_class, make_engine
 from slipstream.errors import EngineError, InputError
 
@@ -82,6 +83,21 @@ class TestArrivals:
         arrivals.add()
         arrivals.add()
         assert arrivals.answer("text", 9).n_tokens == 9
+
+    def test_a_first_draft_that_comes_with_the_first_token_makes_no_speed(self) -> None:
+        """Rounds of three tokens, one a second, pieces of a round a millisecond apart; one token came without text."""
+        times = tuple(
+            (second + piece / 1000, 3 * (second - 1) + piece + 1) for second in (1, 2, 3) for piece in range(3)
+        )
+        answer = behind_first_round(Answer("text", 10, 1.0, times[-1][0] - 1.0, times))
+        assert answer.tokens_per_s == pytest.approx(3 * 9 / 8, rel=0.01)
+        assert (answer.ttft_s, answer.arrivals) == (1.0, times)
+
+    def test_one_token_after_another_is_timed_as_before(self) -> None:
+        times = ((0.5, 1), (1.0, 2), (1.4, 3), (2.1, 4))
+        answer = Answer("text", 4, 0.5, 1.6, times)
+        assert behind_first_round(answer).decode_s == pytest.approx(1.6)
+        assert behind_first_round(replace(answer, arrivals=((0.5, 1),))).decode_s == 1.6
 
     def test_an_answer_of_one_token_has_no_speed(self) -> None:
         arrivals = Arrivals(self.clock(0.0, 1.0))

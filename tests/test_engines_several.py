@@ -22,7 +22,7 @@ from slipstream.errors import EngineError, InputError
 from slipstream.lab.tune import Asked, tune
 
 CHAT = "/v1/chat/completions"
-REQUEST = Request(({"role": "user", "content": "Hello"},), 8)
+REQUEST = Request(({"role": "user", "content": "Hello"},), 17)
 PLAIN = Settings("org/model", n_ctx=512)
 
 Serve = Callable[[StandIn], StandIn]

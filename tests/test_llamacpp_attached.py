@@ -91,6 +91,16 @@ def test_the_speculation_of_a_running_server_is_written_down_by_nobody_but_its_u
         assert "--spec-ngram-mod-n-max 16" in line.text
 
 
+def test_more_requests_at_once_than_a_server_answers_are_refused() -> None:
+    with standing_in(server_that_tells(props=as_json({"build_info": "b9999", "total_slots": 2}))) as server:
+        engine = LlamaCppEngine()
+        engine.attach(server.url)
+        engine.speculative_options(Settings("m", parallel=2))
+        with pytest.raises(InputError, match=r"answers 2 at once, not 4\.") as refused:
+            engine.speculative_options(Settings("m", parallel=4))
+        assert "-np 4" in refused.value.hint
+
+
 def test_a_server_of_something_else() -> None:
     engine = LlamaCppEngine()
     with (

@@ -7,6 +7,7 @@ and `predicted_n` counts the first token, too (tools/server/server-context.cpp).
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import threading
@@ -22,6 +23,7 @@ from slipstream.models.describe import describe_gguf
 
 from .attached import AS_IT_RUNS, fixed_at_start, one_more
 from .chat_client import ask_json, body, client_at, no_engine, open_client, silent, stream_chat
+from .checked import check_clock, checked, count, number, reading
 from .llamacpp_options import (
     KINDS,
     Release,
@@ -48,10 +50,14 @@ _GOES_ON_WITHOUT: Final = re.compile(r"failed to initialize speculative decoding
 
 @dataclass(frozen=True)
 class Attached:
-    """A server that runs already. kinds: its speculation, () for none, None where it does not tell."""
+    """A server that runs already.
+
+    kinds: its speculation, () for none. n_slots: requests it answers at once. Both None where it does not tell.
+    """
 
     url: str
     kinds: tuple[str, ...] | None
+    n_slots: int | None
 
     def runs(self, settings: Settings) -> bool:
         """As far as it tells: which kinds, and nothing of their lengths and thresholds."""
@@ -74,14 +80,18 @@ class LlamaCppEngine:
         self._attached: Attached | None = None
         self._server: ServerProcess | None = None
         self._client: httpx.Client | None = None
-        self._model = ""
+        self._model, self._parallel = "", 1
         self._counted = Counters()
         self._counting = threading.Lock()
 
     def speculative_options(self, settings: Settings) -> tuple[Option, ...]:
-        """Each kind of this release; of an attached server, that which it runs. Raises ModelError for bad files."""
+        """Each kind of this release; of an attached server, that which it runs.
+
+        Raises ModelError for bad files, and InputError where an attached server answers fewer requests at once.
+        """
         if self._attached is None:
             return options(settings, self._known())
+        _check_slots(self._attached, settings)
         runs = AND.join(self._attached.kinds or ())
         others = (Option(kind, why_not=fixed_at_start(TITLE, f"--spec-type {kind}")) for kind in KINDS if kind != runs)
         return (*([Option(runs)] if runs else []), *others)
@@ -89,7 +99,7 @@ class LlamaCppEngine:
     def start(self, settings: Settings, progress: Callable[[str], None] = lambda line: None) -> None:
         """Starts a server on a free port. Attached, it only checks that the server is one for these settings."""
         assert self._client is None, "stop comes first"
-        self._model, self._counted = settings.model, Counters()
+        self._model, self._parallel, self._counted = settings.model, settings.parallel, Counters()
         if self._attached is not None:
             self._check_attached(self._attached, settings)
             self._client = open_client(self._attached.url)
@@ -117,7 +127,9 @@ class LlamaCppEngine:
                 raise no_engine(client, f"{TITLE}'s server")
             build = re.match(r"b[1-9]\d*", str(props["build_info"]))
             self.version = build[0] if build else ""
-            self._attached = Attached(str(client.base_url), _running_kinds(client))
+            n_slots = props.get("total_slots")
+            known = n_slots if isinstance(n_slots, int) else None
+            self._attached = Attached(str(client.base_url), _running_kinds(client), known)
 
     def complete(self, request: Request) -> Answer:
         """Answers one request, without the prompt cache."""
@@ -127,7 +139,9 @@ class LlamaCppEngine:
             answer, extra = stream_chat(self._client, self.name, asked)
         except EngineError as error:
             raise (self._server.explained(error) if self._server else error) from None
-        answer = timed(answer, extra.get("timings"))
+        answer = checked(timed(answer, extra.get("timings")), request, TITLE)
+        if self._parallel == 1:
+            check_clock(answer, TITLE)
         with self._counting:
             self._counted += answer.counters or Counters()
         return answer
@@ -172,7 +186,8 @@ class LlamaCppEngine:
     def _command(self, settings: Settings, port: int) -> list[str]:
         if self._program is None:
             ours = {"port": port, "endpoint_metrics": True, "endpoint_slots": True, "cache_ram_mib": 0}
-            return [sys.executable, "-m", f"{__package__}.llamacpp_child", json.dumps({**fields(settings), **ours})]
+            words = [sys.executable, "-m", f"{__package__}.llamacpp_child"]
+            return [*words, json.dumps({**fields(settings), **ours}), str(os.getpid())]
         release = self._known()
         words = [self._program, *arguments(settings, release), "--host", "127.0.0.1", "--port", str(port)]
         words += [flag for flag in ("--metrics", "--slots") if release.flag((flag,))]
@@ -202,14 +217,28 @@ class LlamaCppEngine:
         raise InputError(message, one_more(settings, self.render(settings)[0].text.strip()))
 
 
+def _check_slots(attached: Attached, settings: Settings) -> None:
+    """The others would wait, which is no answering at once."""
+    if attached.n_slots is not None and attached.n_slots < settings.parallel:
+        raise InputError(
+            f"The llama.cpp server at {attached.url} answers {attached.n_slots} at once, not {settings.parallel}.",
+            f"Start it with -np {settings.parallel}, or give a smaller --concurrency.",
+        )
+
+
 def timed(answer: Answer, timings: Mapping[str, Any] | None) -> Answer:
-    """The answer with the server's own times and counts; by arrival where it gives none."""
-    if not timings or "predicted_ms" not in timings:
+    """The answer with the server's own times and counts; by arrival where it gives none.
+
+    Raises EngineError for what are no times and counts.
+    """
+    if not timings:
         return answer
-    counters = Counters(int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0)))
-    return replace(
-        answer, n_tokens=int(timings["predicted_n"]), decode_s=timings["predicted_ms"] / 1e3, counters=counters
-    )
+    with reading(TITLE, timings):
+        if timings.get("predicted_ms") is None:
+            return answer
+        counters = Counters(count(timings.get("draft_n") or 0), count(timings.get("draft_n_accepted") or 0))
+        n_tokens, decode_s = count(timings["predicted_n"]), number(timings["predicted_ms"]) / 1e3
+    return replace(answer, n_tokens=n_tokens, decode_s=decode_s, counters=counters)
 
 
 def _reason(kind: str, settings: Settings) -> str:
@@ -239,7 +268,8 @@ def _running_kinds(client: httpx.Client) -> tuple[str, ...] | None:
         return () if speculates is False else None
     stream_chat(client, "llama.cpp", body(Request(({"role": "user", "content": "Hi"},), 1), ""))
     slots = _json(client, "/slots")
-    names = {str(slot.get("params", {}).get("speculative.types", "")) for slot in slots} - {"", "none"}
+    with reading(TITLE, slots):
+        names = {str(slot.get("params", {}).get("speculative.types", "")) for slot in slots} - {"", "none"}
     if len(names) != 1:
         return (AS_IT_RUNS,)
     return tuple(kind for kind in names.pop().split(",") if kind != "none")

@@ -15,7 +15,8 @@ from typing import Any
 from slipstream.errors import EngineError
 
 from .attached import AttachedEngine, needs_draft, one_speculation
-from .chat_client import body, stream_chat
+from .chat_client import behind_first_round, body, stream_chat
+from .checked import checked, count, printable, reading
 from .protocol import Answer, Counters, Option, Rendering, Request, Settings, Speculation
 
 REQUESTED = "draft_model"
@@ -64,11 +65,14 @@ class LmStudioEngine(AttachedEngine):
         client, settings = self._running()
         more = {"draft_model": settings.draft} if settings.speculation else {}
         answer, extra = stream_chat(client, self.title, body(request, settings.model, more), PATH)
-        self.version = _version(extra) or self.version
-        counters = counted(extra)
+        answer = checked(answer, request, self.title)
+        with reading(self.title, extra):
+            self.version = _version(extra) or self.version
+            counters = counted(extra)
         if not settings.speculation and counters is not None and counters.drafted:
             hint = f"Load it without: lms load {shlex.quote(settings.model)} --no-speculative-draft-mtp"
             raise EngineError(f"{settings.model} is loaded with speculation, and plain decoding is asked for.", hint)
+        answer = behind_first_round(answer) if settings.speculation else answer
         return replace(answer, counters=counters)
 
     def render(self, settings: Settings) -> tuple[Rendering, ...]:
@@ -99,18 +103,20 @@ def counted(extra: Mapping[str, Any]) -> Counters | None:
     """The counts of an answer: `stats` holds them by the documents, `usage` in newer versions.
 
     A draft that was too short to be considered counts as ignored: it was never verified, so it is none in our words.
+    Raises TypeError, ValueError or AttributeError for counts that are none.
     """
     for place in ("stats", "usage"):
         counts = extra.get(place) or {}
         total, accepted = counts.get("total_draft_tokens_count"), counts.get("accepted_draft_tokens_count")
-        if isinstance(total, int) and isinstance(accepted, int):
-            return Counters(total - int(counts.get("ignored_draft_tokens_count") or 0), accepted)
+        if total is not None and accepted is not None:
+            ignored = count(counts.get("ignored_draft_tokens_count") or 0)
+            return Counters(count(count(total) - ignored), count(accepted))
     return None
 
 
 def _version(extra: Mapping[str, Any]) -> str:
     runtime = extra.get("runtime") or {}
-    return f"{runtime.get('name', '')} {runtime.get('version', '')}".strip()
+    return printable(f"{runtime.get('name', '')} {runtime.get('version', '')}".strip())
 
 
 def _load_command(wanted: Speculation | None, settings: Settings) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from .checked import number, reading
 from .protocol import Counters
+
+N_POSITIONS: Final = 4096
+"""No draft is longer."""
 
 _SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -35,7 +39,7 @@ def speculation(text: str, prefix: str) -> Counters | None:
     """The `spec_decode_*` counters of vLLM ("vllm:") and llama.cpp ("llamacpp:"); None where there are none.
 
     Those of several engines behind one server are added up. Neither exports drafts by position: a draft that was short
-    is not told from one that was rejected.
+    is not told from one that was rejected. Raises EngineError for samples that are no counts.
     """
     totals: dict[str, float] = {}
     positions: dict[int, float] = {}
@@ -43,11 +47,12 @@ def speculation(text: str, prefix: str) -> Counters | None:
         if not name.startswith(f"{prefix}spec_decode_"):
             continue
         kind = name[len(f"{prefix}spec_decode_") :].removesuffix("_total")
-        if kind == "num_accepted_tokens_per_pos":
-            at = int(labels["position"])
-            positions[at] = positions.get(at, 0.0) + value
-        else:
-            totals[kind] = totals.get(kind, 0.0) + value
+        with reading("/metrics", f"{name}{labels or ''} {value}"):
+            if kind == "num_accepted_tokens_per_pos":
+                at = _position(labels)
+                positions[at] = positions.get(at, 0.0) + number(value)
+            else:
+                totals[kind] = totals.get(kind, 0.0) + number(value)
     if "num_draft_tokens" not in totals:
         return None
     return Counters(
@@ -56,3 +61,10 @@ def speculation(text: str, prefix: str) -> Counters | None:
         drafts=int(totals["num_drafts"]) if "num_drafts" in totals else None,
         accepted_at=tuple(int(positions.get(i, 0)) for i in range(max(positions, default=-1) + 1)),
     )
+
+
+def _position(labels: Mapping[str, str]) -> int:
+    at = int(labels["position"])
+    if not 0 <= at < N_POSITIONS:
+        raise ValueError(f"there is no position {at} in a draft")
+    return at

@@ -18,7 +18,8 @@ import httpx
 from slipstream.errors import EngineError, InputError
 
 from .attached import needs_draft, one_speculation
-from .chat_client import body, client_at, open_client, silent, stream_chat
+from .chat_client import behind_first_round, body, client_at, open_client, silent, stream_chat
+from .checked import checked
 from .installed import find_installed
 from .pairs import why_no_pair
 from .process import ServerProcess, free_port
@@ -83,7 +84,7 @@ class MlxLmEngine:
         except httpx.HTTPError as error:
             self.stop()
             raise silent(client, TITLE, USUAL_URL, error) from None
-        except ValueError:
+        except (ValueError, RecursionError):
             greeted = False
         if not greeted:
             self.stop()
@@ -94,12 +95,14 @@ class MlxLmEngine:
         assert self._client is not None, "start comes first"
         seed = {} if request.temperature else {"seed": None}
         try:
-            return stream_chat(self._client, TITLE, body(request, "", {**self._asked, **seed}))[0]
+            answer = stream_chat(self._client, TITLE, body(request, "", {**self._asked, **seed}))[0]
         except EngineError as error:
             if self._process is None:
                 raise
             # Its answers to what went wrong are short; its log says more.
             raise self._process.error(f"{error.message.rstrip('.')}.") from None
+        answer = checked(answer, request, TITLE)
+        return behind_first_round(answer) if self._asked.get("draft_model") else answer
 
     def counters(self) -> Counters | None:
         """None: which tokens were drafted, the server knows and does not tell."""

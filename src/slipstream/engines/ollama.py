@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
-
-import httpx
 
 from slipstream.errors import EngineError, InputError
 
 from .attached import AttachedEngine, one_speculation
-from .chat_client import said
+from .checked import check_clock, checked, count, number, printable, reading, whole
 from .protocol import Answer, Arrivals, Option, Rendering, Request, Settings
+from .refusals import said
+from .streaming import posted_lines
 
 KINDS = ("draft",)
 DEFAULT_N_MAX = 4
@@ -35,7 +37,7 @@ class OllamaEngine(AttachedEngine):
         version = self._ask("/api/version").get("version")
         if not isinstance(version, str):
             raise EngineError("What answers there is not Ollama: /api/version tells no version.")
-        self.version = version
+        self.version = printable(version)
 
     def speculative_options(self, settings: Settings) -> tuple[Option, ...]:
         """The model's own draft; whether it has one, Ollama does not tell."""
@@ -61,16 +63,15 @@ class OllamaEngine(AttachedEngine):
                 "seed": request.seed,
             },
         }
-        arrivals, text = Arrivals(time.perf_counter), []
-        for event in _events(client, asked):
-            message = event.get("message") or {}
-            piece = str(message.get("thinking") or "") + str(message.get("content") or "")
-            if piece:
-                text.append(piece)
-                arrivals.add()
-            if event.get("done"):
-                return _timed(arrivals.answer("".join(text), event.get("eval_count")), event)
-        raise EngineError("Ollama ended its answer without saying that it is done.")
+        with closing(posted_lines(client, self.title, "/api/chat", asked, request.n_tokens)) as lines:
+            answer, own_s = _read(lines)
+        answer = checked(answer, request, self.title)
+        if own_s is None:
+            return answer
+        answer = replace(answer, decode_s=own_s)
+        if settings.parallel == 1:
+            check_clock(answer, self.title)
+        return answer
 
     def render(self, settings: Settings) -> tuple[Rendering, ...]:
         """The Modelfile with what to do with it, and the options of a request."""
@@ -98,36 +99,36 @@ def _options(settings: Settings) -> dict[str, int]:
     return {**options, "draft_num_predict": 0 if wanted is None else wanted.n_max or DEFAULT_N_MAX}
 
 
-def _timed(answer: Answer, last: Mapping[str, Any]) -> Answer:
-    """By Ollama's own clock: `eval_duration`, in ns, runs from the prompt's end, which brings the first token."""
-    duration = last.get("eval_duration")
-    if not isinstance(duration, int) or duration <= 0:
-        return answer
-    return Answer(answer.text, answer.n_tokens, answer.ttft_s, duration / 1e9, answer.arrivals)
+def _read(lines: Iterator[str]) -> tuple[Answer, float | None]:
+    """The answer by arrival, and the seconds that it took by Ollama's own clock; None where that does not tell."""
+    arrivals, text = Arrivals(time.perf_counter), list[str]()
+    for line in lines:
+        event = _event(line) if line.strip() else {}
+        with reading("Ollama", line):
+            message = event.get("message") or {}
+            piece = "".join((message.get("thinking") or "", message.get("content") or ""))
+            if piece:
+                text.append(piece)
+                arrivals.add()
+            if event.get("done"):
+                n_tokens = event.get("eval_count")
+                answer = arrivals.answer(whole("".join(text)), None if n_tokens is None else count(n_tokens))
+                return answer, _own_seconds(event)
+    raise EngineError("Ollama ended its answer without saying that it is done.")
 
 
-def _events(client: httpx.Client, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The objects of a streamed answer, one a line."""
-    try:
-        with client.stream("POST", "/api/chat", json=dict(asked)) as response:
-            if response.status_code != 200:
-                response.read()
-                raise EngineError(f"Ollama answered status {response.status_code}: {said(response.text)}")
-            for line in response.iter_lines():
-                if line.strip():
-                    yield _event(line)
-    except httpx.HTTPError as error:
-        message = f"Ollama does not answer: {type(error).__name__} {error}".rstrip(" .")
-        raise EngineError(f"{message}.") from None
+def _own_seconds(last: Mapping[str, Any]) -> float | None:
+    """`eval_duration`, in ns, runs from the prompt's end, which brings the first token."""
+    return number(last.get("eval_duration") or 0) / 1e9 or None
 
 
 def _event(line: str) -> dict[str, Any]:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         event = None
     if not isinstance(event, dict):
-        raise EngineError(f"Ollama sent what is no event: {line[:200]}")
+        raise EngineError(f"Ollama sent what is no event: {printable(line)}")
     if "error" in event:
         raise EngineError(f"Ollama answered an error: {said(line)}")
     return event

@@ -98,7 +98,8 @@ class ServerProcess:
         """An error of a request; with the program's last lines where it has ended, as it may right behind the error."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ENDING_S)
-            return self.error(f"{self.name} ended while it answered: {error.message}")
+            status = self._process.returncode
+            return self.error(f"{self.name} ended while it answered (exit status {status}): {error.message}")
         return error
 
     def stop(self) -> None:

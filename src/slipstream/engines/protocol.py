@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from slipstream.errors import InputError
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: messages with a `role` and a `content`."""
@@ -36,6 +39,8 @@ class Settings:
     model: a path or a name as the engine takes it. speculation: nothing for plain decoding; more than one where the
     engine combines them. draft: the small model, or the head, that a speculation asks for. n_ctx: tokens of context a
     sequence. n_threads: None for the engine's own choice. parallel: sequences served at once.
+
+    Raises InputError for names with line breaks or control characters: settings are written down, one a line.
     """
 
     model: str
@@ -44,6 +49,11 @@ class Settings:
     n_ctx: int = 4096
     n_threads: int | None = None
     parallel: int = 1
+
+    def __post_init__(self) -> None:
+        for name in (self.model, self.draft or ""):
+            if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in name):
+                raise InputError(f"{name[:80]!r} is no model: its name has a control character.", "Rename it.")
 
     @property
     def arm(self) -> str:

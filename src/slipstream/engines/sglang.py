@@ -18,6 +18,7 @@ from slipstream.errors import InputError
 
 from .attached import AttachedEngine, fixed_at_start, needs_draft, one_more, one_speculation
 from .chat_client import body, stream_chat
+from .checked import checked, count, printable, reading
 from .protocol import Answer, Counters, Option, Rendering, Request, Settings, Speculation
 
 CHAINED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
@@ -29,6 +30,10 @@ DRAFTED = ("EAGLE", "EAGLE3", "STANDALONE")
 
 DEFAULT_N_MAX = {"NGRAM": 11}
 """What SGLang takes for n-grams, its 12 tokens of a pass less one; 3 where nothing stands here."""
+
+
+LONGEST = 4096
+"""A draft of more tokens is not believed."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class SglangEngine(AttachedEngine):
 
     def _greet(self) -> None:
         info = self._ask("/server_info")
-        self.version = str(info.get("version") or "")
+        self.version = printable(info.get("version") or "")
         self._found = running(info)
 
     def speculative_options(self, settings: Settings) -> tuple[Option, ...]:
@@ -91,8 +96,11 @@ class SglangEngine(AttachedEngine):
             client.post("/flush_cache")
         asked = body(request, settings.model, {"return_spec_tokens_details": True})
         answer, extra = stream_chat(client, self.title, asked)
-        details = (extra.get("sglext") or {}).get("spec_tokens_details")
-        return replace(answer, counters=counted(details, self._found.is_chain) if details else None)
+        own = extra.get("sglext")
+        with reading(self.title, own):
+            details = (own or {}).get("spec_tokens_details")
+            counters = counted(details, self._found.is_chain) if details else None
+        return replace(checked(answer, request, self.title), counters=counters)
 
     def render(self, settings: Settings) -> tuple[Rendering, ...]:
         """The command line. Raises InputError for what SGLang has no flag for."""
@@ -125,25 +133,28 @@ def _flags(wanted: Speculation, settings: Settings) -> list[str]:
 
 def running(info: Mapping[str, Any]) -> Running:
     """What `/server_info` says of a server's speculation: it holds the arguments that the server was started with."""
-    kind = str(info.get("speculative_algorithm") or "").upper()
+    kind = printable(info.get("speculative_algorithm") or "").upper()
     width, steps = info.get("speculative_num_draft_tokens"), info.get("speculative_num_steps")
     n_max = width - 1 if isinstance(width, int) else steps if isinstance(steps, int) else None
+    n_max = n_max if n_max is not None and 0 < n_max <= LONGEST else None
     is_chain = info.get("speculative_eagle_topk") in (None, 1) and kind != "NGRAM"
-    return Running(kind, n_max, is_chain, info.get("speculative_draft_model_path"))
+    draft = info.get("speculative_draft_model_path")
+    return Running(kind, n_max, is_chain, draft if isinstance(draft, str) else None)
 
 
 def counted(details: Mapping[str, Any], is_chain: bool) -> Counters | None:
     """The `spec_tokens_details` of an answer in the house's words; None where they lack the counts.
 
-    Entry k of the histogram are the passes with k accepted tokens.
+    Entry k of the histogram are the passes with k accepted tokens. Raises TypeError or ValueError for counts that are
+    none.
     """
-    passes, drafted = details.get("spec_verify_ct"), details.get("spec_num_proposed_drafts")
-    accepted = details.get("spec_num_correct_drafts")
-    if not isinstance(passes, int) or not isinstance(drafted, int) or not isinstance(accepted, int):
+    found = [details.get(f"spec_{name}") for name in ("verify_ct", "num_proposed_drafts", "num_correct_drafts")]
+    if None in found:
         return None
-    histogram = [int(n) for n in details.get("spec_correct_drafts_histogram") or ()]
+    passes, drafted, accepted = map(count, found)
+    histogram = [count(n) for n in details.get("spec_correct_drafts_histogram") or ()]
     accepted_at = tuple(sum(histogram[i + 1 :]) for i in range(len(histogram) - 1))
-    of_one_length = is_chain and passes > 0 and drafted % passes == 0
+    of_one_length = is_chain and passes > 0 and drafted % passes == 0 and drafted // passes <= LONGEST
     drafted_at = (passes,) * (drafted // passes) if of_one_length else ()
     return Counters(drafted, accepted, passes, accepted_at, drafted_at)
 

@@ -20,6 +20,7 @@ from slipstream.errors import EngineError, InputError
 
 from .attached import AS_IT_RUNS, one_more
 from .chat_client import ask, ask_json, body, client_at, no_engine, open_client, stream_chat
+from .checked import checked, printable
 from .metrics import speculation
 from .process import ServerProcess, free_port
 from .protocol import Answer, Counters, Option, Rendering, Request, Settings, Speculation
@@ -27,8 +28,9 @@ from .vllm_options import kinds_fixed, kinds_here, speculative_config
 from .vllm_program import SERVER_MODULE, Program, find_program
 
 READY_S: Final = 1800.0
+CPU_CACHE: Final = "VLLM_CPU_KVCACHE_SPACE"
 CPU_CACHE_GIB: Final = "4"
-"""The CPU build would take nearly all memory for its KV cache; VLLM_CPU_KVCACHE_SPACE sets another size."""
+"""The CPU build would take nearly all memory for its KV cache, or not start; the variable sets another size."""
 
 _EXCEPTION: Final = re.compile(r"(?:\w+(?:Error|Exception): |Value error, ).*?(?= \[type=|$)")
 """Also the reason in a message of pydantic, which stands behind its own exception."""
@@ -96,7 +98,7 @@ class VllmEngine:
         self.stop()
         self._client, self._is_attached = client, True
         try:
-            self.version = str(self._json("/version").get("version") or "")
+            self.version = printable(self._json("/version").get("version") or "")
             self._model = self._served_model()
         except EngineError:
             self.stop()
@@ -107,9 +109,10 @@ class VllmEngine:
         assert self._client is not None, "start comes first"
         usage = {"include_usage": True, "continuous_usage_stats": True}
         try:
-            return stream_chat(self._client, "vLLM", body(request, self._model, {"stream_options": usage}))[0]
+            answer, _ = stream_chat(self._client, "vLLM", body(request, self._model, {"stream_options": usage}))
         except EngineError as error:
             raise (self._process.explained(error) if self._process else error) from None
+        return checked(answer, request, "vLLM")
 
     def counters(self) -> Counters | None:
         """Totals since the server's start, whoever asked it; None where it runs without speculation."""
@@ -129,7 +132,8 @@ class VllmEngine:
         words = ["vllm", "serve", settings.model]
         if self._program is not None and self._program.is_named_cpu:
             words = ["python", "-m", SERVER_MODULE, "--model", settings.model]
-        line = shlex.join([*words, *_arguments(settings, is_cpu)])
+        cache = f"{CPU_CACHE}={_cpu_cache_gib()} " if is_cpu else ""
+        line = f"{cache}{shlex.join([*words, *_arguments(settings, is_cpu)])}"
         renderings = [Rendering("Command line", "sh", f"{line}\n", "vllm.sh")]
         if config:
             text = json.dumps(config, indent=2) + "\n"
@@ -207,7 +211,13 @@ def _python(settings: Settings, config: Mapping[str, Any] | None, is_cpu: bool) 
     lines = "".join(f"        {argument},\n" for argument in arguments)
     # vLLM starts processes that import this file again, so it needs the guard.
     start = f"    llm = LLM(\n{lines}    )\n"
-    return f'from vllm import LLM\n\nif __name__ == "__main__":\n{start}'
+    cache = f'    os.environ["{CPU_CACHE}"] = "{_cpu_cache_gib()}"\n' if is_cpu else ""
+    load = f"{'import os' + chr(10) * 2 if is_cpu else ''}from vllm import LLM\n\n"
+    return f'{load}if __name__ == "__main__":\n{cache}{start}'
+
+
+def _cpu_cache_gib() -> str:
+    return os.environ.get(CPU_CACHE, CPU_CACHE_GIB)
 
 
 def _environment(settings: Settings, program: Program) -> dict[str, str]:
@@ -220,6 +230,5 @@ def _environment(settings: Settings, program: Program) -> dict[str, str]:
     if program.is_cpu:
         if settings.n_threads is not None:
             changes["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else it sets a number of its own
-        if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-            changes["VLLM_CPU_KVCACHE_SPACE"] = CPU_CACHE_GIB
+        changes[CPU_CACHE] = _cpu_cache_gib()
     return changes

@@ -121,7 +121,7 @@ class Bench:
         """
         if self.plain.parallel > 1 and not self.engine.concurrent:
             raise EngineError(f"{self.engine.name} answers one request at a time.", "Leave --concurrency away.")
-        if not self._url:
+        if self._url is None:
             return self.engine.speculative_options(settings)
         self.engine.attach(self._url)
         try:
@@ -236,7 +236,7 @@ class Bench:
         self._halt()
         self._running = settings
         began = self._clock()
-        if self._url:
+        if self._url is not None:
             self.engine.attach(self._url)
         self.engine.start(settings, lambda line: self._show(settings, "starting"))
         if settings.arm not in self._warm or self._clock() - began > AT_ONCE_S:
