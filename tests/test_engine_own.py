@@ -50,7 +50,7 @@ class TestRunning:
             assert found.text == expected.text
             assert totals is not None and found.counters == totals
             assert sum(totals.accepted_at) == totals.accepted <= totals.drafted
-            # Whether a model of three layers is worth asking within 40 tokens, the machine decides.
+            # Whether a model of six layers is worth asking within 40 tokens, the machine decides.
             assert totals.accepted > 0 or kind == "model"
             assert None not in totals.conditional()
             engine.stop()
