@@ -257,7 +257,12 @@ def test_totals_that_tell_more_than_requests_are_used_where_they_agree(tmp_path)
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"n_tokens": 15}, "-n is 15"), ({"concurrency": ()}, "--concurrency"), ({"concurrency": (0,)}, "--concurrency")],
+    [
+        ({"n_tokens": 15}, "-n is 15"),
+        ({"n_tokens": 3_000_000_000}, "-n is 3000000000"),
+        ({"concurrency": ()}, "--concurrency"),
+        ({"concurrency": (0,)}, "--concurrency"),
+    ],
 )
 def test_values_out_of_range(changes, said):
     with pytest.raises(InputError, match=said):

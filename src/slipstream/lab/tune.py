@@ -56,8 +56,9 @@ class Asked:
     programs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.n_tokens < 16:
-            raise InputError(f"-n is {self.n_tokens}.", "It must be 16 or more: shorter answers tell nothing of speed.")
+        if not 16 <= self.n_tokens <= 65536:
+            hint = "It must be from 16, since shorter answers tell nothing of speed, to 65536."
+            raise InputError(f"-n is {self.n_tokens}.", hint)
         if not self.concurrency or not all(1 <= n <= 1024 for n in self.concurrency):
             raise InputError(f"--concurrency is {self.concurrency}.", "Give numbers from 1 to 1024, such as 1,4.")
         if len(set(self.concurrency)) < len(self.concurrency):
