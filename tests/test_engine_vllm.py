@@ -340,7 +340,9 @@ def answer(body: dict[str, Any]) -> Reply:
 def server() -> Iterator[StandIn]:
     routes = {
         ("GET", "/version"): lambda body: as_json({"version": "0.33.1"}),
-        ("GET", "/v1/models"): lambda body: as_json({"object": "list", "data": [{"id": "theirs"}]}),
+        ("GET", "/v1/models"): lambda body: as_json(
+            {"object": "list", "data": [{"id": "theirs", "root": "org/model"}]}
+        ),
         ("GET", "/metrics"): lambda body: Reply((METRICS,), kind="text/plain"),
         ("POST", "/v1/chat/completions"): answer,
     }
@@ -388,6 +390,13 @@ def test_an_attached_server_keeps_its_speculation(server: StandIn) -> None:
         engine.start(settings("as it runs", n_max=5))
     assert all(option.why_not for option in engine.speculative_options(settings()))
     engine.stop()
+
+
+def test_a_server_of_another_model_is_refused(server: StandIn) -> None:
+    engine = attached(server)
+    assert engine.speculative_options(Settings("theirs"))
+    with pytest.raises(InputError, match="serves theirs, not org/other"):
+        engine.speculative_options(Settings("org/other"))
 
 
 def test_the_speculation_of_a_running_server_is_not_known_and_not_written_down(server: StandIn) -> None:

@@ -91,6 +91,26 @@ def test_the_speculation_of_a_running_server_is_written_down_by_nobody_but_its_u
         assert "--spec-ngram-mod-n-max 16" in line.text
 
 
+@pytest.mark.parametrize(
+    "named", ["/models/qwen-0.5b.gguf", "qwen-0.5b", "qwen", "C:\\models\\qwen-0.5b.gguf", "house-name"]
+)
+def test_the_model_may_be_named_as_its_users_do(named: str) -> None:
+    props = as_json({"build_info": "b9999", "model_path": "/srv/qwen-0.5b.gguf", "model_alias": "house-name"})
+    with standing_in(server_that_tells(props=props)) as server:
+        engine = LlamaCppEngine()
+        engine.attach(server.url)
+        assert engine.speculative_options(Settings(named))
+
+
+def test_a_server_of_another_model_is_refused() -> None:
+    props = as_json({"build_info": "b9999", "model_path": "/srv/smollm2.gguf"})
+    with standing_in(server_that_tells(props=props)) as server:
+        engine = LlamaCppEngine()
+        engine.attach(server.url)
+        with pytest.raises(InputError, match=r"serves /srv/smollm2\.gguf, not qwen\.gguf\."):
+            engine.speculative_options(Settings("qwen.gguf"))
+
+
 def test_more_requests_at_once_than_a_server_answers_are_refused() -> None:
     with standing_in(server_that_tells(props=as_json({"build_info": "b9999", "total_slots": 2}))) as server:
         engine = LlamaCppEngine()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import httpx
@@ -108,6 +108,21 @@ class AttachedEngine(ABC):
         if not isinstance(data, dict):
             raise no_engine(self._client, self.title, str(data))
         return data
+
+
+def check_served(title: str, url: str, served: Sequence[str], settings: Settings) -> None:
+    """Raises InputError where a server serves another model than is named; a part of the name or of its file will do.
+
+    served: the names that it gives it, none where it tells none.
+    """
+    own = _short(settings.model)
+    if served and not any(own in _short(name) or _short(name) in own for name in served):
+        hint = "Name the model that it serves, or give another --url."
+        raise InputError(f"The {title} server at {url} serves {served[0]}, not {settings.model}.", hint)
+
+
+def _short(model: str) -> str:
+    return model.replace("\\", "/").rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
 
 
 def fixed_at_start(title: str, how: str) -> str:

@@ -21,7 +21,7 @@ import httpx
 from slipstream.errors import EngineError, InputError, SlipstreamError
 from slipstream.models.describe import describe_gguf
 
-from .attached import AS_IT_RUNS, fixed_at_start, one_more
+from .attached import AS_IT_RUNS, check_served, fixed_at_start, one_more
 from .chat_client import ask_json, body, client_at, no_engine, open_client, silent, stream_chat
 from .checked import check_clock, checked, count, number, reading
 from .llamacpp_options import (
@@ -52,12 +52,14 @@ _GOES_ON_WITHOUT: Final = re.compile(r"failed to initialize speculative decoding
 class Attached:
     """A server that runs already.
 
-    kinds: its speculation, () for none. n_slots: requests it answers at once. Both None where it does not tell.
+    kinds: its speculation, () for none. n_slots: requests it answers at once. Both None where it does not tell. served:
+    names of its model, as far as it tells.
     """
 
     url: str
     kinds: tuple[str, ...] | None
     n_slots: int | None
+    served: tuple[str, ...] = ()
 
     def runs(self, settings: Settings) -> bool:
         """As far as it tells: which kinds, and nothing of their lengths and thresholds."""
@@ -87,10 +89,12 @@ class LlamaCppEngine:
     def speculative_options(self, settings: Settings) -> tuple[Option, ...]:
         """Each kind of this release; of an attached server, that which it runs.
 
-        Raises ModelError for bad files, and InputError where an attached server answers fewer requests at once.
+        Raises ModelError for bad files, and InputError where an attached server has another model or answers fewer
+        requests at once.
         """
         if self._attached is None:
             return options(settings, self._known())
+        check_served(TITLE, self._attached.url, self._attached.served, settings)
         _check_slots(self._attached, settings)
         runs = AND.join(self._attached.kinds or ())
         others = (Option(kind, why_not=fixed_at_start(TITLE, f"--spec-type {kind}")) for kind in KINDS if kind != runs)
@@ -129,7 +133,8 @@ class LlamaCppEngine:
             self.version = build[0] if build else ""
             n_slots = props.get("total_slots")
             known = n_slots if isinstance(n_slots, int) else None
-            self._attached = Attached(str(client.base_url), _running_kinds(client), known)
+            served = tuple(str(props[name]) for name in ("model_path", "model_alias") if props.get(name))
+            self._attached = Attached(str(client.base_url), _running_kinds(client), known, served)
 
     def complete(self, request: Request) -> Answer:
         """Answers one request, without the prompt cache."""

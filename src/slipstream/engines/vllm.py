@@ -18,7 +18,7 @@ import httpx
 
 from slipstream.errors import EngineError, InputError
 
-from .attached import AS_IT_RUNS, one_more
+from .attached import AS_IT_RUNS, check_served, one_more
 from .chat_client import ask, ask_json, body, client_at, no_engine, open_client, stream_chat
 from .checked import checked, printable
 from .metrics import speculation
@@ -53,14 +53,17 @@ class VllmEngine:
         self._process: ServerProcess | None = None
         self._client: httpx.Client | None = None
         self._model = ""
+        self._names: tuple[str, ...] = ()
         self._is_attached = False
 
     def speculative_options(self, settings: Settings) -> tuple[Option, ...]:
         """Each kind, with the reason where it cannot be had; of an attached server, that which it runs, by no name.
 
-        Raises EngineError where vLLM is not installed.
+        Raises EngineError where vLLM is not installed, InputError where an attached server has another model.
         """
         if self._is_attached:
+            assert self._client is not None, "attach comes first"
+            check_served("vLLM", str(self._client.base_url), self._names, settings)
             run = [Option(some.kind, () if some.n_max is None else (some.n_max,)) for some in self._runs()]
             return (*run, *kinds_fixed())
         return kinds_here(self._installed(), settings)
@@ -176,7 +179,8 @@ class VllmEngine:
         models = self._json("/v1/models").get("data")
         if not isinstance(models, list) or not models or not isinstance(models[0], dict) or "id" not in models[0]:
             raise EngineError("vLLM names no model that it serves.")
-        return str(models[0]["id"])
+        self._names = tuple(str(models[0][name]) for name in ("id", "root") if models[0].get(name))
+        return self._names[0]
 
     def _json(self, path: str) -> dict[str, Any]:
         assert self._client is not None, "start comes first"
