@@ -82,6 +82,19 @@ def test_one_prompt_is_not_enough_and_is_not_called_short(tmp_path):
     assert "Answers were too short" in overall([short], None, about).reason
 
 
+@pytest.mark.parametrize(("rate", "said"), [(0.83, "Too little is drafted: 83%"), (0.2, "Acceptance is too low: 20%")])
+def test_few_tokens_a_pass_have_one_of_two_causes(rate, said):
+    some = replace(
+        example("ngram", 1.0),
+        overall=Ratio(1.0, 0.97, 1.03, 20),
+        acceptance_rate=rate,
+        mean_tokens_a_pass=1.1,
+        pass_cost=1.1,
+    )
+    verdict = overall([some], "ngram", Circumstances(Drift(0.0, 1), fresh=True))
+    assert verdict.arm == "plain" and said in verdict.reason and "1.10 tokens a pass" in verdict.reason
+
+
 def test_settings_that_there_was_no_time_for_are_counted(tmp_path):
     missed = replace(example("other", 1.0), overall=None, reason=NOT_MEASURED, state="dropped")
     about = Circumstances(Drift(0.0, 1), fresh=True)

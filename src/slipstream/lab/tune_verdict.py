@@ -160,6 +160,9 @@ def _why(best: ArmResult, arms: Sequence[ArmResult], about: Circumstances) -> st
     tokens, cost = best.mean_tokens_a_pass, best.pass_cost
     if tokens is None or cost is None:
         return "How many drafted tokens were accepted is not known."
+    if tokens < FEW_TOKENS and (best.acceptance_rate or 0.0) >= DOUBTFUL:
+        accepted = f"{best.acceptance_rate:.0%} of the drafted tokens were accepted"
+        return f"Too little is drafted: {accepted}, but that gives only {tokens:.2f} tokens a pass."
     if tokens < FEW_TOKENS:
         rate = f"{best.acceptance_rate:.0%} of the drafted tokens" if best.acceptance_rate is not None else "few tokens"
         return f"Acceptance is too low: {rate} were accepted, which gives {tokens:.2f} tokens a pass."
