@@ -16,12 +16,12 @@ from typing import Any
 
 from slipstream.errors import InputError
 from slipstream.lab import json_lines
+from slipstream.lab.loops import repeats_itself
 
 MAX_OTHERS = 0.1
 """Of one core: where other processes took more while an arm answered, the prompt is measured again, or left out."""
 
 MAX_PERIOD = 32
-LOOP_SHARE = 0.9
 
 ANOTHER_OUT = "Give another --out, or the same options as before."
 
@@ -93,13 +93,7 @@ class Measurement:
 
 def is_loop(tokens: Sequence[int]) -> bool:
     """Whether at least 90 % of the last half of the tokens equal the token p places before, for a p of at most 32."""
-    half = len(tokens) // 2
-    n_tail = len(tokens) - half
-    for period in range(1, min(MAX_PERIOD, half) + 1):
-        n_same = sum(tokens[i] == tokens[i - period] for i in range(half, len(tokens)))
-        if n_same >= LOOP_SHARE * n_tail:
-            return True
-    return False
+    return repeats_itself(tokens, MAX_PERIOD)
 
 
 def fingerprint(path: Path) -> str:

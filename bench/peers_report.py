@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peers_arms import ENGINES, LLAMA, SLIPSTREAM, baseline
-from peers_journal import LOOP_SHARE, MAX_PERIOD, Journal, Settings
+from peers_journal import MAX_PERIOD, Journal, Settings
 from peers_statistics import (
     Figure,
     Row,
@@ -24,11 +24,13 @@ from peers_statistics import (
     speed_up,
 )
 
+from slipstream.lab.loops import SHARE
+
 NOTES = f"""\
 Speed-up: seconds a token of plain decoding ÷ those of the arm, of the sums over a category's prompts; the median is
 that over prompts. In brackets: 95 % bootstrap over prompts. Tokens behind the first count, and the time from the first
 to the last, for slipstream with the indexing of the prompt. transformers and OpenVINO with prompt lookup are compared
-with their own plain decoding, since their arithmetic is not llama.cpp's. A loop: at least {LOOP_SHARE:.0%} of the last
+with their own plain decoding, since their arithmetic is not llama.cpp's. A loop: at least {SHARE:.0%} of the last
 half of plain decoding's answer equal the token p places before, for a p of at most {MAX_PERIOD}. "same": answers with
 the tokens of plain decoding.
 """

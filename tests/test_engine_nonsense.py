@@ -393,7 +393,8 @@ class TestAddresses:
         "url", ["http://127.0.0.1:80/v1", "http://[::1]:8080", "https://bücher.example/", "http://a.b."]
     )
     def test_what_can_be_asked(self, url: str) -> None:
-        client_at(url, "http://usual").close()
+        with client_at(url, "http://usual") as client:
+            assert client.base_url.host in url and client.base_url.path == "/"
 
 
 def test_as_many_requests_at_once_as_are_asked() -> None:

@@ -10,7 +10,7 @@ from tuning import DRAFT, NGRAM, by_kind, engine, one, run
 
 from slipstream.engines.protocol import Answer, Counters, Option, Settings, Speculation
 from slipstream.lab import tune_files
-from slipstream.lab.tune_results import arm_result, repeats_itself, speed
+from slipstream.lab.tune_results import arm_result, is_loop, speed
 from slipstream.lab.tune_search import Arm
 from slipstream.lab.tune_visit import Block, Measured, Visit
 
@@ -102,7 +102,7 @@ def test_prompts_that_plain_decoding_repeats_itself_on_or_answers_in_several_way
 
 
 @pytest.mark.parametrize(
-    ("text", "is_loop"),
+    ("text", "is_one"),
     [
         ("A tale of failure, " * 20, True),
         ("Once upon a time there was a " + "ba" * 100, True),
@@ -114,5 +114,5 @@ def test_prompts_that_plain_decoding_repeats_itself_on_or_answers_in_several_way
         ("", False),
     ],
 )
-def test_a_text_that_goes_round(text, is_loop):
-    assert repeats_itself(text) == is_loop
+def test_a_text_that_goes_round(text, is_one):
+    assert is_loop(text) == is_one

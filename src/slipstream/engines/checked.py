@@ -16,6 +16,9 @@ N_SHOWN: Final = 200
 LARGEST: Final = 10**15
 """Of all numbers that a server has reason to say, nanoseconds included."""
 
+LONGEST_DRAFT: Final = 4096
+"""Tokens; a longer one is not believed."""
+
 N_PIECES: Final = 8
 SPAN_S: Final = 0.2
 """Fewer pieces, or pieces within a shorter time, tell nothing against an engine's own clock."""

@@ -6,11 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from .checked import number, reading
+from .checked import LONGEST_DRAFT, number, reading
 from .protocol import Counters
-
-N_POSITIONS: Final = 4096
-"""No draft is longer."""
 
 _SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -65,6 +62,6 @@ def speculation(text: str, prefix: str) -> Counters | None:
 
 def _position(labels: Mapping[str, str]) -> int:
     at = int(labels["position"])
-    if not 0 <= at < N_POSITIONS:
+    if not 0 <= at < LONGEST_DRAFT:
         raise ValueError(f"there is no position {at} in a draft")
     return at

@@ -18,7 +18,7 @@ from slipstream.errors import InputError
 
 from .attached import AttachedEngine, fixed_at_start, needs_draft, one_more, one_speculation
 from .chat_client import body, stream_chat
-from .checked import checked, count, printable, reading
+from .checked import LONGEST_DRAFT, checked, count, printable, reading
 from .protocol import Answer, Counters, Option, Rendering, Request, Settings, Speculation
 
 CHAINED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
@@ -30,10 +30,6 @@ DRAFTED = ("EAGLE", "EAGLE3", "STANDALONE")
 
 DEFAULT_N_MAX = {"NGRAM": 11}
 """What SGLang takes for n-grams, its 12 tokens of a pass less one; 3 where nothing stands here."""
-
-
-LONGEST = 4096
-"""A draft of more tokens is not believed."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,7 @@ def running(info: Mapping[str, Any]) -> Running:
     kind = printable(info.get("speculative_algorithm") or "").upper()
     width, steps = info.get("speculative_num_draft_tokens"), info.get("speculative_num_steps")
     n_max = width - 1 if isinstance(width, int) else steps if isinstance(steps, int) else None
-    n_max = n_max if n_max is not None and 0 < n_max <= LONGEST else None
+    n_max = n_max if n_max is not None and 0 < n_max <= LONGEST_DRAFT else None
     is_chain = info.get("speculative_eagle_topk") in (None, 1) and kind != "NGRAM"
     draft = info.get("speculative_draft_model_path")
     return Running(kind, n_max, is_chain, draft if isinstance(draft, str) else None)
@@ -154,7 +150,7 @@ def counted(details: Mapping[str, Any], is_chain: bool) -> Counters | None:
     passes, drafted, accepted = map(count, found)
     histogram = [count(n) for n in details.get("spec_correct_drafts_histogram") or ()]
     accepted_at = tuple(sum(histogram[i + 1 :]) for i in range(len(histogram) - 1))
-    of_one_length = is_chain and passes > 0 and drafted % passes == 0 and drafted // passes <= LONGEST
+    of_one_length = is_chain and passes > 0 and drafted % passes == 0 and drafted // passes <= LONGEST_DRAFT
     drafted_at = (passes,) * (drafted // passes) if of_one_length else ()
     return Counters(drafted, accepted, passes, accepted_at, drafted_at)
 

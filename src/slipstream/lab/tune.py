@@ -82,7 +82,7 @@ def tune(
     """
     all_pools = {n: pools(prompts, n) for n in asked.concurrency}
     budget = Budget(asked.budget_s, clock)
-    with Journal(_made(folder) / JOURNAL, _identity(asked, engines, prompts), _about(command), budget) as journal:
+    with Journal(folder / JOURNAL, _identity(asked, engines, prompts), _about(command), budget) as journal:
         n_ctx = _n_ctx(prompts, asked.n_tokens)
         runs: list[Rounds] = []
         for engine in engines:
@@ -111,14 +111,6 @@ def tune(
             engines=engine_results(runs),
             cost=journal.cost,
         )
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be made: {error.strerror}.", "Name another folder.") from None
-    return folder
 
 
 def _only(urls: Sequence[str]) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path, PurePath
 
 from slipstream.errors import InputError
@@ -27,9 +28,10 @@ def write(tuned: Tuned, folder: Path) -> list[Path]:
     tuned = replace(tuned, engines=tuple(_named_apart(engine) for engine in tuned.engines))
     try:
         settings = _write_settings(_texts(tuned, folder), _earlier(result, folder))
-        _replace_page(page, tuned)
+        _replace(page, lambda part: report.write(tuned, part))
         # The last: until then the earlier one tells which settings nobody has changed.
-        _replace(result, json.dumps(asdict(tuned), indent=1, allow_nan=False).encode("ascii"))
+        data = json.dumps(asdict(tuned), indent=1, allow_nan=False)
+        _replace(result, lambda part: part.write_text(data, encoding="ascii"))
     except OSError as error:
         path = error.filename2 or error.filename or folder
         hint = "All measurements are kept: mend that, and go on with --resume."
@@ -58,7 +60,7 @@ def _write_settings(texts: Mapping[Path, bytes], earlier: Mapping[Path, bytes]) 
         path.parent.mkdir(exist_ok=True)
         changed = path.exists() and path.read_bytes() not in (text, earlier.get(path))
         paths.append(_beside(path) if changed else path)
-        _replace(paths[-1], text)
+        _replace(paths[-1], partial(Path.write_bytes, data=text))
     for path, text in earlier.items():
         for left in (path, _beside(path)):
             if left not in paths and left.is_file() and left.read_bytes() == text:
@@ -98,23 +100,13 @@ def _encoded(text: str) -> bytes:
         return text.encode(errors="replace")
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Puts a file in place of what is there, at once."""
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Puts a file in place of what is there, at once and as a whole. write: writes it elsewhere."""
     part = path.with_name(f"{path.name}.part")
     try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
+        write(part)
+        with part.open("r+b") as file:
             os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _replace_page(path: Path, tuned: Tuned) -> None:
-    part = path.with_name(f"{path.name}.part")
-    try:
-        report.write(tuned, part)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slipstream.lab import tune_verdict as verdicts
-from slipstream.lab.tune_results import arm_result, not_run, repeats_itself, speed, texts_of
+from slipstream.lab.tune_results import arm_result, is_loop, not_run, speed, texts_of
 from slipstream.lab.tune_rounds import Rounds
 from slipstream.lab.tune_search import Arm
 from slipstream.lab.tune_settings import by_batch_size, rendered, written
@@ -38,9 +38,10 @@ def engine_results(runs: Sequence[Rounds]) -> tuple[EngineResult, ...]:
 
 
 def _result(rounds: Rounds, measured: Measured, needed_s: float) -> EngineResult:
-    bench, about = rounds.bench, _circumstances(rounds, needed_s)
+    bench, plain_texts = rounds.bench, texts_of(rounds.bench.plain_visits)
+    n_unsteady = sum(len(some) > 1 for some in plain_texts.values())
+    about = _circumstances(rounds, needed_s, n_unsteady)
     arms = [*(found for _, found in measured), *(not_run(option) for option in rounds.options if option.why_not)]
-    plain_texts = texts_of(bench.plain_visits)
     verdict = verdicts.overall(arms, _judged(rounds, rounds.chosen, ("winner",)), about)
     verdict = replace(verdict, reason=" ".join(filter(None, (verdict.reason, _unused_draft(rounds, verdict)))))
     by_category = {
@@ -55,8 +56,8 @@ def _result(rounds: Rounds, measured: Measured, needed_s: float) -> EngineResult
         plain_tokens_per_s=speed(bench.plain_visits),
         n_disturbed=sum(map(len, disturbed(bench.blocks))),
         n_measured=sum(len(block.tried.measured) for block in bench.blocks),
-        n_loops=sum(any(map(repeats_itself, some)) for some in plain_texts.values()),
-        n_unsteady=about.n_unsteady,
+        n_loops=sum(any(map(is_loop, some)) for some in plain_texts.values()),
+        n_unsteady=n_unsteady,
         arms=tuple(arms),
         verdict=verdict,
         by_category=by_category,
@@ -78,7 +79,7 @@ def _needed_s(runs: Sequence[Rounds]) -> float:
     return runs[0].bench.budget.spent_s + len(runs) * max(short, default=0.0)
 
 
-def _circumstances(rounds: Rounds, needed_s: float) -> verdicts.Circumstances:
+def _circumstances(rounds: Rounds, needed_s: float, n_unsteady: int) -> verdicts.Circumstances:
     return verdicts.Circumstances(
         drift=drift(rounds.bench.blocks),
         fresh=rounds.pools.search is not rounds.pools.fresh,
@@ -88,7 +89,7 @@ def _circumstances(rounds: Rounds, needed_s: float) -> verdicts.Circumstances:
         broke=rounds.broke,
         needed_s=needed_s,
         plain_speeds=_plain_speeds(rounds),
-        n_unsteady=sum(len(some) > 1 for some in texts_of(rounds.bench.plain_visits).values()),
+        n_unsteady=n_unsteady,
     )
 
 

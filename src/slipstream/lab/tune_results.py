@@ -8,20 +8,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import takewhile
-from operator import add, eq
+from operator import add
+from typing import get_args
 
 from slipstream.engines.protocol import Counters, Option, Speculation
+from slipstream.lab.loops import repeats_itself
 from slipstream.lab.tune_counters import tally
 from slipstream.lab.tune_search import NOT_MEASURED, Arm
-from slipstream.lab.tune_statistics import Point, disturbed, drift, points, ratio
-from slipstream.lab.tune_visit import Block, Measured, Visit
+from slipstream.lab.tune_statistics import Point, drift, points, ratio
+from slipstream.lab.tune_visit import Block, Measured, Role, Visit
 from slipstream.lab.tuned import ArmResult, Ratio, Sample, Timeline
 
 MAX_PARTED = 20
 
 
-MAX_PERIOD, LOOP_SHARE, MIN_LOOP = 200, 0.9, 60
-"""Of a text that repeats itself, in characters: its longest period, the share of its second half, its least length."""
+MAX_PERIOD, MIN_LOOP = 200, 60
+"""In characters: the longest period of a text that repeats itself, and the shortest such text."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,17 @@ def speeds(blocks: Sequence[Block], some: Sequence[Point]) -> tuple[float | None
     """Tokens a second of a setting and of plain decoding around it; their quotient is the speed-up of these points."""
     if not some:
         return None, None
+    own = _over_tasks((p.task, -math.log(blocks[p.block].tried.measured[p.task].token_s or math.nan)) for p in some)
+    gain = _over_tasks((p.task, p.log_ratio) for p in some)
+    return math.exp(own), math.exp(own - gain)
+
+
+def _over_tasks(values: Iterable[tuple[str, float]]) -> float:
+    """The mean over tasks, however often each was measured."""
     tasks: dict[str, list[float]] = {}
-    for p in some:
-        tasks.setdefault(p.task, []).append(math.log(blocks[p.block].tried.measured[p.task].token_s or math.nan))
-    own = 1 / math.exp(statistics.fmean(map(statistics.fmean, tasks.values())))
-    gains: dict[str, list[float]] = {}
-    for p in some:
-        gains.setdefault(p.task, []).append(p.log_ratio)
-    return own, own / math.exp(statistics.fmean(map(statistics.fmean, gains.values())))
+    for task, value in values:
+        tasks.setdefault(task, []).append(value)
+    return statistics.fmean(map(statistics.fmean, tasks.values()))
 
 
 def arm_result(arm: Arm, blocks: Sequence[Block], failed: str = "") -> ArmResult:
@@ -106,13 +111,8 @@ def gain_together(blocks: Sequence[Block], arm: str) -> float | None:
 
     The mean over prompts is the greater the more they differ: of 5 and 1 it is 2.2, and together they are 1.7.
     """
-    known = [
-        (block.tried.measured[task].n_tokens, math.exp(gain))
-        for block, left_out in zip(blocks, disturbed(blocks), strict=True)
-        if block.arm == arm
-        for task, gain in block.log_ratios().items()
-        if task not in left_out
-    ]
+    own = [p for p in points(blocks, get_args(Role)) if p.arm == arm]
+    known = [(blocks[p.block].tried.measured[p.task].n_tokens, math.exp(p.log_ratio)) for p in own]
     return sum(n for n, _ in known) / sum(n / gain for n, gain in known) if known else None
 
 
@@ -162,16 +162,9 @@ def texts_of(visits: Iterable[Visit]) -> dict[str, set[str]]:
     return found
 
 
-def repeats_itself(text: str) -> bool:
-    """Whether its second half is what stood a while before, again and again."""
-    half = len(text) // 2
-    if len(text) < MIN_LOOP:
-        return False
-    periods = range(1, min(MAX_PERIOD, half) + 1)
-    n_tail = len(text) - half
-    return any(
-        sum(map(eq, text[half:], text[half - period : len(text) - period])) >= LOOP_SHARE * n_tail for period in periods
-    )
+def is_loop(text: str) -> bool:
+    """Whether a text, if it is no short one, ends by repeating itself."""
+    return len(text) >= MIN_LOOP and repeats_itself(text, MAX_PERIOD)
 
 
 def timeline(blocks: Sequence[Block], arm: str) -> Timeline | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.engines.protocol import Option, Settings, Speculation
+from slipstream.lab.report.numbers import interval
 from slipstream.lab.tune_statistics import Drift, Point, ratio, scores, versus
 from slipstream.lab.tuned import Ratio
 
@@ -25,7 +26,6 @@ PROMISING = math.log(0.9)
 """Nothing is tried around a best arm that is slower than that."""
 
 MAX_FINER = 4
-MANY = 100.0
 NOT_MEASURED = "the budget did not suffice for it"
 OUTRUN = "others were better when time ran short"
 
@@ -176,9 +176,8 @@ def _led(arm: Arm, best: Arm | None, points: Sequence[Point]) -> list[str]:
 
 
 def spelt(found: Ratio) -> str:
-    """In words, "1.24 [1.18–1.31]"; a bound that only says that next to nothing is known is "many"."""
-    high = f"{found.high:.2f}" if found.high < MANY else "many"
-    return f"{found.value:.2f} [{found.low:.2f}–{high}]"
+    """In words, "1.24 [1.18–1.31]"."""
+    return f"{found.value:.2f} {interval(found)}"
 
 
 def _with(settings: Settings, speculation: Speculation) -> Settings:
