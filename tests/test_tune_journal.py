@@ -182,6 +182,14 @@ def test_a_machine_that_was_busy_before_is_looked_at_again_with_a_larger_budget(
     assert run(engine(WORLD), tmp_path, budget_s=900.0).engines[0].verdict.arm.startswith("ngram")
 
 
+def test_a_larger_budget_takes_up_the_others_though_the_machine_was_slow_when_the_first_was_measured(tmp_path):
+    world = World(by_kind(ngram=1.0, other=1.5), load=lambda seconds: 20.0)
+    first = run(engine(world, [NGRAM, OTHER]), tmp_path, budget_s=500.0)
+    assert not any(line["arm"].startswith("other") for line in lines(tmp_path, "visit")), first
+    done = run(engine(replace(world, load=lambda seconds: 1.0), [NGRAM, OTHER]), tmp_path, budget_s=1500.0)
+    assert done.engines[0].verdict.arm.startswith("other")
+
+
 def test_nothing_is_written_before_something_is_measured(tmp_path):
     with pytest.raises(EngineError):
         run(engine(WORLD, will_not_start=lambda s: LAST_LINES), tmp_path)

@@ -12,11 +12,11 @@ from simulated_engines import LAST_LINES, SimulatedEngine, World, prompts
 from tuned_examples import arm as example
 from tuning import DRAFT, NGRAM, OTHER, arm, by_kind, engine, one, run
 
-from slipstream.engines.protocol import Counters, Option, Speculation
+from slipstream.engines.protocol import Counters, Option, Settings, Speculation
 from slipstream.errors import EngineError
 from slipstream.lab.tune_search import NOT_MEASURED
 from slipstream.lab.tune_statistics import Drift
-from slipstream.lab.tune_verdict import Circumstances, overall
+from slipstream.lab.tune_verdict import Circumstances, in_category, overall
 from slipstream.lab.tuned import Ratio
 
 
@@ -72,6 +72,28 @@ def test_a_setting_that_drafted_nothing_cannot_be_the_one(tmp_path):
     alone = overall([none], "ngram", about)
     assert (alone.arm, alone.reason) == ("plain", "Nothing was drafted on these prompts by ngram.")
     assert overall([none, example("draft", 1.2)], "draft", about).arm == "draft"
+    assert in_category([none], "ngram", "chat", about).reason == alone.reason
+
+
+def test_settings_that_drafted_nothing_decide_nothing_while_others_were_not_measured(tmp_path):
+    none = replace(example("ngram", 0.8), n_drafted=0)
+    missed = replace(example("other", 1.0), overall=None, by_category={}, reason=NOT_MEASURED, state="dropped")
+    for verdict in (
+        overall([none, missed], "ngram", Circumstances(Drift(0.0, 1), fresh=True)),
+        in_category([none, missed], "ngram", "chat", Circumstances(Drift(0.0, 1), fresh=True)),
+    ):
+        assert verdict.arm is None and "no time for 1 other setting" in verdict.reason
+
+
+def test_a_setting_that_drafts_nothing_is_not_tried_for_long(tmp_path):
+    def idle(settings: Settings, counters: Counters) -> Counters:
+        return Counters(0, 0, 0) if settings.arm.startswith("other") else counters
+
+    world = World(by_kind(ngram=1.3, other=1.0), by_kind(ngram=2.0), spread=0.0)
+    simulated = engine(world, lie=idle)
+    found = one(run(simulated, tmp_path))
+    assert found.verdict.arm.startswith("ngram")
+    assert arm(found, "other n 4").reason == "it drafted nothing"
 
 
 def test_one_prompt_is_not_enough_and_is_not_called_short(tmp_path):

@@ -16,6 +16,7 @@ from slipstream.lab.loops import repeats_itself
 from slipstream.lab.tune_counters import tally
 from slipstream.lab.tune_search import NOT_MEASURED, Arm
 from slipstream.lab.tune_statistics import Point, drift, points, ratio
+from slipstream.lab.tune_verdict import LITTLE
 from slipstream.lab.tune_visit import Block, Measured, Role, Visit
 from slipstream.lab.tuned import ArmResult, Ratio, Sample, Timeline
 
@@ -24,6 +25,10 @@ MAX_PARTED = 20
 
 MAX_PERIOD, MIN_LOOP = 200, 60
 """In characters: the longest period of a text that repeats itself, and the shortest such text."""
+
+
+MIN_IDLE = 3
+"""Tasks after which a setting that drafted nothing is no longer tried."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,16 @@ def gain_together(blocks: Sequence[Block], arm: str) -> float | None:
     own = [p for p in points(blocks, get_args(Role)) if p.arm == arm]
     known = [(blocks[p.block].tried.measured[p.task].n_tokens, math.exp(p.log_ratio)) for p in own]
     return sum(n for n, _ in known) / sum(n / gain for n, gain in known) if known else None
+
+
+def is_idle(blocks: Sequence[Block], arm: str) -> bool:
+    """Whether a setting drafted nothing, as its engine says, and gained nothing either, since counters may lie."""
+    own = [block.tried for block in blocks if block.arm == arm]
+    n_tasks = len({task for visit in own for task in visit.measured})
+    if n_tasks < MIN_IDLE or not all(visit.counters is not None and not visit.counters.drafted for visit in own):
+        return False
+    found = figures(blocks, arm).overall
+    return found is None or found.value < LITTLE
 
 
 def not_run(option: Option) -> ArmResult:

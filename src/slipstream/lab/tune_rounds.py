@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from slipstream.engines.protocol import Option, Settings
 from slipstream.errors import EngineError, SlipstreamError
 from slipstream.lab.tune_measure import Bench
-from slipstream.lab.tune_results import figures
+from slipstream.lab.tune_results import figures, is_idle
 from slipstream.lab.tune_search import (
     PROMISING,
     Arm,
@@ -34,6 +34,8 @@ found gains of a fifth more seldom (docs/log.md)."""
 
 ROUND_SHARE = 0.6
 """Of the time left to search in, spent by a round: the later ones have fewer settings, and know more."""
+
+IDLE = "it drafted nothing"
 
 N_PROBE = 2
 MIN_TASKS = 2
@@ -73,8 +75,7 @@ class Rounds:
                 self.broke = str(error)
                 return
             try:
-                if not self.bench.blocks:
-                    self.bench.look(self.pools.search[:N_PROBE])
+                self.bench.look(self.pools.search[:N_PROBE])
                 self._spend(until_s)
             except EngineError as error:
                 self.broke = str(error)
@@ -139,7 +140,11 @@ class Rounds:
             if n < MIN_TASKS:
                 return
             self.bench.compare([arm.settings], self.pools.fresh[: min(n, MAX_JUDGED)], "winner")
-            if arm.name in self.bench.failed or is_decided(figures(self.bench.blocks, arm.name).overall):
+            if (
+                arm.name in self.bench.failed
+                or is_idle(self.bench.blocks, arm.name)
+                or is_decided(figures(self.bench.blocks, arm.name).overall)
+            ):
                 return
 
     def _judge_in_categories(self, name: str, until_s: float) -> None:
@@ -166,6 +171,8 @@ class Rounds:
         for arm in self.arms:
             if arm.name in self.bench.failed:
                 arm.out = "failed"
+            elif not arm.out and is_idle(self.bench.blocks, arm.name):
+                arm.out = IDLE
         drop(self.arms, self._points(), drift(self.bench.blocks))
 
     def _add_finer(self, until_s: float) -> bool:

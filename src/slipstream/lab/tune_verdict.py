@@ -71,7 +71,7 @@ def overall(arms: Sequence[ArmResult], chosen: str | None, about: Circumstances)
     if about.drafted > 0:
         return Verdict(None, None, _not_plain(about.drafted))
     if tried and not measured:
-        return Verdict(PLAIN, None, f"Nothing was drafted on these prompts by {', '.join(arm.arm for arm in tried)}.")
+        return _idle(tried, arms)
     if not measured:
         return _nothing_measured(arms, about)
     name = chosen if chosen in measured else max(measured, key=lambda name: measured[name].value)
@@ -87,14 +87,23 @@ def overall(arms: Sequence[ArmResult], chosen: str | None, about: Circumstances)
 
 def in_category(arms: Sequence[ArmResult], chosen: str | None, category: str, about: Circumstances) -> Verdict:
     """chosen: the setting that was judged there."""
-    known = [arm for arm in arms if category in arm.by_category and arm.state != "failed" and arm.n_drafted != 0]
-    measured = {arm.arm: arm.by_category[category] for arm in known}
+    tried = [arm for arm in arms if category in arm.by_category and arm.state != "failed"]
+    measured = {arm.arm: arm.by_category[category] for arm in tried if arm.n_drafted != 0}
     if about.drafted > 0:
         return Verdict(None, None, _not_plain(about.drafted))
+    if tried and not measured:
+        return _idle(tried, arms)
     if not measured:
         return Verdict(None, None, f"Fewer than two prompts were measured. {MORE}")
     name = chosen if chosen in measured else max(measured, key=lambda name: measured[name].value)
     return _judged(name, measured[name], about, name == chosen)
+
+
+def _idle(tried: Sequence[ArmResult], arms: Sequence[ArmResult]) -> Verdict:
+    """Of settings that drafted nothing: no reason to leave speculation off while there are others to try."""
+    said = f"Nothing was drafted on these prompts by {', '.join(arm.arm for arm in tried)}."
+    missed = _missed(arms)
+    return Verdict(None, None, f"{said}{missed} {MORE}") if missed else Verdict(PLAIN, None, said)
 
 
 def is_decided(found: Ratio | None) -> bool:
